@@ -1,0 +1,261 @@
+"""The command line: one verb a stage, each prints what its stage made.
+
+It knows how to ask and how to show; every decision is a stage's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pagegen import __version__, build as building, explain as explaining, views
+from pagegen.console import Screen
+from pagegen.errors import BuildError, PackageError, PagegenError, VerifyError
+from pagegen.spec import load
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A compiler for paged-attention kernels: YAML specs in, verified Triton and CUDA kernels out.",
+)
+
+Specs = Annotated[list[Path], typer.Argument(help="spec files (YAML)", metavar="SPEC...")]
+OneSpec = Annotated[Path, typer.Argument(help="a spec file (YAML)", metavar="SPEC")]
+Folder = Annotated[Path, typer.Argument(help="a generated folder", metavar="FOLDER")]
+Out = Annotated[Path, typer.Option("--out", help="where <name>/ is written")]
+Archs = Annotated[list[str] | None, typer.Option("--arch", help="compile for this target instead")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+Jobs = Annotated[int, typer.Option("-j", "--jobs", min=0, help="compilers at once; 0: all cores")]
+
+GENERATED = Path("generated")
+
+
+@app.command()
+def check(specs: Specs, as_json: Json = False) -> None:
+    """Read and validate specs."""
+    screen = Screen(as_json)
+    loaded = [load(path) for path in specs]
+    screen.table("specs", *views.spec_rows(loaded))
+    screen.document([views.spec_document(spec) for spec in loaded])
+
+
+@app.command()
+def plan(spec: OneSpec, arch: Archs = None, as_json: Json = False) -> None:
+    """Show every number of every kernel with its reason."""
+    screen = Screen(as_json)
+    package = building.prepare(spec, tuple(arch or ()))
+    for one in package.plans:
+        screen.table(*views.plan_rows(one))
+    screen.document([views.plan_document(one) for one in package.plans])
+
+
+@app.command()
+def emit(
+    spec: OneSpec,
+    kernel: Annotated[str, typer.Option(help="only this kernel")] = "",
+    backend: Annotated[str, typer.Option(help="only this backend")] = "",
+    variant: Annotated[str, typer.Option(help="only this variant")] = "",
+) -> None:
+    """Print emitted source; nothing is written."""
+    package = building.prepare(spec)
+    shown = [
+        source
+        for one, source in zip(package.plans, package.kernels, strict=True)
+        if kernel in ("", one.kernel) and backend in ("", one.backend)
+        if variant in ("", one.variant)
+    ]
+    if not shown:
+        made = sorted({f"{p.kernel} {p.backend} {p.variant}" for p in package.plans})
+        raise BuildError("no such kernel in this spec", allowed="; ".join(made), where=str(spec))
+    for source in shown:
+        typer.echo(source.text, nl=False)
+
+
+@app.command()
+def build(
+    specs: Specs,
+    out: Out = GENERATED,
+    arch: Archs = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="only compare OUT with what the specs give")
+    ] = False,
+    jobs: Jobs = 0,
+    verify: Annotated[bool, typer.Option(help="run a few small cases against the oracle")] = True,
+    as_json: Json = False,
+) -> None:
+    """Emit, compile for every target (no GPU needed), verify, and write OUT/<name>/."""
+    screen = Screen(as_json)
+    packages = building.prepare_all(specs, tuple(arch or ()))
+    if check:
+        compare(packages, out)
+        screen.line(f"{len(packages)} packages in {out} are what their specs give")
+        return
+    documents = []
+    for package in packages:
+        with screen.progress(f"build {package.spec.name}") as step:
+            built = building.build(package, out, jobs=jobs, progress=step)
+        verdict = views.Verdict.read(built.folder)
+        if verify and verdict is None:
+            with interpreted_triton():
+                verdict = verdict_of(screen, built.folder, quick=True)
+        screen.table(*views.built_rows(built, verdict))
+        screen.line(views.built_line(built, verdict))
+        documents.append(views.built_document(built, verdict))
+        if verdict is not None and verdict.failures:
+            raise VerifyError("\n".join(verdict.failures), where=str(built.folder))
+    screen.document(documents)
+
+
+def compare(packages: tuple[building.Package, ...], out: Path) -> None:
+    """Raise BuildError listing every file of OUT that differs."""
+    lines = [
+        f"{package.spec.name}/: {line}"
+        for package in packages
+        for line in building.differences(package, out)
+    ]
+    if lines:
+        raise BuildError(
+            "\n".join([f"{out} is not what the specs give", *lines]),
+            remedy=f"run pagegen build and commit {out}",
+        )
+
+
+@app.command()
+def verify(
+    folder: Folder,
+    backend: Annotated[list[str] | None, typer.Option(help="only this backend")] = None,
+    seed: Annotated[int, typer.Option(help="of the random inputs")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="two cases a kernel")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a generated package against the float64 oracle on adversarial cases."""
+    screen = Screen(as_json)
+    with interpreted_triton():
+        verdict = verdict_of(screen, folder, backends=tuple(backend or ()), seed=seed, quick=quick)
+    screen.table(*views.verdict_rows(folder, verdict))
+    screen.document(verdict.document())
+    if verdict.failures:
+        raise VerifyError("\n".join(verdict.failures), where=str(folder))
+
+
+def verdict_of(
+    screen: Screen,
+    folder: Path,
+    *,
+    backends: tuple[str, ...] = (),
+    seed: int = 0,
+    quick: bool = False,
+) -> views.Verdict:
+    """Run verify on the machine's GPU, or on its CPU (Triton interpreted, CUDA left out)."""
+    # torch takes a second to import, and most verbs never need it.
+    import torch
+
+    from pagegen.runtime.loader import load as load_package
+    from pagegen.verify import verify as run
+
+    on_gpu = torch.cuda.is_available()
+    ops = load_package(folder)
+    rows = [r for r in ops.manifest()["kernels"] if not backends or r["backend"] in backends]
+    if backends and not rows:
+        raise PackageError(f"{folder} has no backend {', '.join(backends)}", where="--backend")
+    if not on_gpu:
+        if backends == ("cuda",):
+            raise PackageError("no GPU to run backend cuda on", where="--backend")
+        backends = tuple(b for b in (backends or ("triton", "torch")) if b != "cuda")
+    with screen.progress(f"verify {folder.name}") as step:
+        results = run(
+            ops,
+            backends=backends,
+            device="cuda" if on_gpu else "cpu",
+            seed=seed,
+            quick=quick,
+            progress=lambda r, n=iter(range(1, 10**6)): step(r.kernel, next(n), 10**6),
+        )
+    device = torch.cuda.get_device_name() if on_gpu else "cpu"
+    verdict = views.Verdict.of(device, results)
+    if quick:
+        verdict.write(folder)
+    return verdict
+
+
+@contextmanager
+def interpreted_triton() -> Iterator[None]:
+    """Run Triton kernels in its interpreter where there is no GPU to compile for."""
+    import torch
+
+    if torch.cuda.is_available() or "TRITON_INTERPRET" in os.environ:
+        yield
+        return
+    os.environ["TRITON_INTERPRET"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["TRITON_INTERPRET"]
+
+
+@app.command()
+def explain(
+    spec: OneSpec,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="decode:64x8192 or prefill:1x2048+30720")
+    ] = None,
+    bandwidth: Annotated[float, typer.Option(min=0.001, help="TB/s read")] = 4.46,
+    tflops: Annotated[float, typer.Option(min=0.001, help="TFLOP/s of a matmul")] = 790.0,
+    as_json: Json = False,
+) -> None:
+    """The roofline: bytes, FLOPs and floor time of shapes."""
+    screen = Screen(as_json)
+    loaded = load(spec)
+    roof = explaining.Roof(bandwidth, tflops)
+    floors = [
+        explaining.floor(loaded, explaining.parse_shape(text), roof)
+        for text in (shape or explaining.DEFAULT_SHAPES)
+    ]
+    screen.table(*views.floor_rows(loaded, floors))
+    screen.document([views.floor_document(floor) for floor in floors])
+
+
+@app.command("ls")
+def list_packages(out: Out = GENERATED, as_json: Json = False) -> None:
+    """List generated packages and what is compiled in them."""
+    screen = Screen(as_json)
+    rows = views.package_rows(out)
+    screen.table(*rows)
+    screen.document([dict(zip(rows[1], row, strict=True)) for row in rows[2]])
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+) -> None:
+    """pagegen."""
+    if version:
+        typer.echo(f"pagegen {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """The entry point: a PagegenError is one message and status 2, never a traceback."""
+    try:
+        app()
+    except PagegenError as error:
+        print(f"error: {error.render()}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("interrupted; nothing was left half-written", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        # The reader of our pipe has gone; there is nobody to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

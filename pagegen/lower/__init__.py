@@ -1,0 +1,44 @@
+"""Spec -> Plans: one function per kernel family decides every number and says why.
+
+It knows no template and no compiler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pagegen.lower.cache import lower_copy_blocks, lower_write_kv
+from pagegen.lower.decode import lower_decode
+from pagegen.lower.merge import lower_merge_states
+from pagegen.lower.prefill import lower_prefill
+from pagegen.plan import Plan, check
+from pagegen.spec import Spec
+
+FAMILIES = {
+    "decode": lower_decode,
+    "prefill": lower_prefill,
+    "write_kv": lower_write_kv,
+    "merge_states": lower_merge_states,
+    "copy_blocks": lower_copy_blocks,
+}
+
+
+def lower(spec: Spec) -> tuple[Plan, ...]:
+    """Every plan of `spec`, each for the targets that can run it, default variant first.
+
+    Raises PlanError or TargetError when a requested kernel has no legal plan on a target.
+    """
+    plans: list[Plan] = []
+    for kernel in spec.kernels:
+        for backend in spec.backends:
+            archs = ("",) if backend == "torch" else spec.archs
+            merged: dict[Plan, list[str]] = {}
+            for name in archs:
+                for plan in FAMILIES[kernel](spec, backend, name):
+                    merged.setdefault(replace(plan, targets=()), []).append(name)
+            for plan, names in merged.items():
+                targets = () if backend == "torch" else tuple(names)
+                plans.append(replace(plan, targets=targets))
+    for plan in plans:
+        check(plan)
+    return tuple(plans)
