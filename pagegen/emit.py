@@ -63,6 +63,8 @@ class TemplateFolder(jinja2.BaseLoader):
 
 def only_code(value: object) -> str | int:
     """Refuse everything but str and int: True, None and floats must never reach source text."""
+    if isinstance(value, jinja2.Undefined):
+        str(value)  # raises, naming what the plan lacks
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         raise TemplateError(f"a template printed {value!r}", allowed="str and int")
     return value

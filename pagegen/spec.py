@@ -1,4 +1,4 @@
-"""From YAML text to a Spec: everything a user may say, checked, with file, line and column in errors.
+"""From YAML text to a Spec: all a user may say, checked; errors carry file, line and column.
 
 It knows nothing of kernels, tiles or targets' limits: that is lower's.
 """

@@ -1,4 +1,4 @@
-"""One YAML scalar -> a typed value, or a trap: text that YAML 1.1 and 1.2 or people read differently.
+"""One YAML scalar -> a typed value, or a trap: text that YAML readers do not agree on.
 
 It knows no key and no field: which type is wanted where is the schema's.
 """

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pagegen.archs import arch
 from pagegen.lower.cache import lower_copy_blocks, lower_write_kv
 from pagegen.lower.decode import lower_decode
 from pagegen.lower.merge import lower_merge_states
 from pagegen.lower.prefill import lower_prefill
-from pagegen.plan import Plan, check
+from pagegen.plan import Backend, Plan, check
 from pagegen.spec import Spec
 
 FAMILIES = {
@@ -23,6 +24,13 @@ FAMILIES = {
 }
 
 
+def targets_of(spec: Spec, backend: Backend) -> tuple[str, ...]:
+    """The targets a backend compiles for; torch has one, without a name."""
+    if backend == "torch":
+        return ("",)
+    return tuple(name for name in spec.archs if backend != "cuda" or arch(name).vendor == "cuda")
+
+
 def lower(spec: Spec) -> tuple[Plan, ...]:
     """Every plan of `spec`, each for the targets that can run it, default variant first.
 
@@ -31,7 +39,7 @@ def lower(spec: Spec) -> tuple[Plan, ...]:
     plans: list[Plan] = []
     for kernel in spec.kernels:
         for backend in spec.backends:
-            archs = ("",) if backend == "torch" else spec.archs
+            archs = targets_of(spec, backend)
             merged: dict[Plan, list[str]] = {}
             for name in archs:
                 for plan in FAMILIES[kernel](spec, backend, name):

@@ -6,8 +6,11 @@ NUM_KV_HEADS + kv_head, head fastest, so that the heads of one block are read to
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pagegen.lower.common import attention_constants, frame
-from pagegen.lower.triton_decode import decode_tiles, tilings
+from pagegen.lower.decode_cuda import cuda_tiles
+from pagegen.lower.triton import decode_constants, decode_tilings
 from pagegen.plan import Backend, Constant, Plan
 from pagegen.spec import Spec
 
@@ -17,20 +20,31 @@ def lower_decode(spec: Spec, backend: Backend, target: str) -> tuple[Plan, ...]:
     base = attention_constants(spec, backend)
     if backend == "triton":
         return _triton_plans(spec, target, base)
-    plans = []
-    for variant, checked in (("default", False), ("checked", True)):
-        constants = (
-            *base,
-            Constant("GROUP_TILE", min(spec.group, 16), "query heads of one thread block"),
-            Constant("GROUP_TILES", -(-spec.group // 16), "thread blocks that share a KV head"),
+    if backend == "cuda":
+        return _cuda_plans(spec, target, base)
+    return tuple(
+        frame(
+            spec, "decode", backend, variant, target, base,
+            checked=checked, num_warps=4, num_stages=1, dynamic_smem_bytes=0,
         )
-        plans.append(
+        for variant, checked in (("default", False), ("checked", True))
+    )  # fmt: skip
+
+
+def _cuda_plans(spec: Spec, target: str, base: tuple[Constant, ...]) -> tuple[Plan, ...]:
+    """The default variant, then the checked one, of the same tiles."""
+    tiles = cuda_tiles(spec, target)
+    return tuple(
+        replace(
             frame(
-                spec, "decode", backend, variant, target, constants,
-                checked=checked, num_warps=4, num_stages=2, dynamic_smem_bytes=0,
-            )
-        )  # fmt: skip
-    return tuple(plans)
+                spec, "decode", "cuda", variant, target, (*base, *tiles.constants(spec)),
+                checked=checked, num_warps=tiles.num_warps, num_stages=tiles.stages,
+                dynamic_smem_bytes=tiles.smem_bytes(spec),
+            ),
+            tile_in_block=tiles.tile_in_block(spec),
+        )
+        for variant, checked in (("default", False), ("checked", True))
+    )  # fmt: skip
 
 
 def _triton_plans(spec: Spec, target: str, base: tuple[Constant, ...]) -> tuple[Plan, ...]:
@@ -38,9 +52,9 @@ def _triton_plans(spec: Spec, target: str, base: tuple[Constant, ...]) -> tuple[
     return tuple(
         frame(
             spec, "decode", "triton", tiling.variant, target,
-            (*base, *decode_tiles(spec, tiling)),
+            (*base, *decode_constants(spec, tiling)),
             checked=tiling.checked, num_warps=tiling.num_warps, num_stages=tiling.num_stages,
             dynamic_smem_bytes=0,
         )
-        for tiling in tilings(spec)
+        for tiling in decode_tilings(spec, target)
     )  # fmt: skip

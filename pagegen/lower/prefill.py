@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pagegen.lower.common import attention_constants, frame
 from pagegen.lower.prefill_cuda import cuda_tiles
+from pagegen.lower.triton import prefill_constants, prefill_tilings
 from pagegen.plan import Backend, Constant, Plan
 from pagegen.spec import Spec
 
@@ -53,14 +54,12 @@ def _cuda_tiles(spec: Spec, target: str) -> tuple[Tiles, ...]:
 
 
 def _triton_tiles(spec: Spec, target: str) -> tuple[Tiles, ...]:
-    constants = (
-        Constant("TILE_M", 128, "rows (token, head) of a query tile"),
-        Constant("TILE_N", 64, "keys of a tile"),
-    )
-    return (
-        Tiles("default", constants, 4, 2, 0),
-        Tiles("checked", constants, 4, 2, 0, checked=True),
-    )
+    return tuple(
+        Tiles(
+            row.variant, prefill_constants(spec, row), row.num_warps, row.num_stages, 0, row.checked
+        )
+        for row in prefill_tilings(spec, target)
+    )  # fmt: skip
 
 
 def _torch_tiles(spec: Spec, target: str) -> tuple[Tiles, ...]:

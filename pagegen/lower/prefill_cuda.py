@@ -16,6 +16,7 @@ from pagegen.spec import Spec
 
 CHUNK = 8  # 16-bit elements of a 16-byte copy
 ELEMENT_BYTES = 2
+WORK_BYTES = 64
 RESERVED_BYTES = 1024  # shared bytes the driver takes from each block
 
 
@@ -43,7 +44,7 @@ class CudaTiles:
 
     def id_slots(self, spec: Spec) -> int:
         """Stages of the ring of block ids: the tile in use, the one in flight, the one after."""
-        return self.num_stages + 2
+        return 4
 
     def q_bytes(self, spec: Spec) -> int:
         return self.tile_m * _pitch(spec.head_dim) * ELEMENT_BYTES
@@ -54,13 +55,22 @@ class CudaTiles:
     def v_bytes(self, spec: Spec) -> int:
         return self.tile_n * _pitch(spec.head_dim_v) * ELEMENT_BYTES
 
-    def offsets(self, spec: Spec) -> tuple[int, int, int, int]:
-        """Bytes from the start of shared memory to K, V and the block ids, and the end."""
+    def lanes(self, head_dim: int) -> int:
+        """Threads side by side on a row: a divisor of its chunks if that covers 64 bytes, and so
+        many that a pass of all threads fits in the tile."""
+        chunks = head_dim // CHUNK
+        divisor = chunks & -chunks
+        lanes = divisor if divisor >= 4 else 1 << (chunks - 1).bit_length()
+        return max(lanes, 32 * self.num_warps // self.tile_n)
+
+    def offsets(self, spec: Spec) -> tuple[int, int, int, int, int]:
+        """Bytes from the start of shared memory to K, V, block ids and work, and the end."""
         k_offset = self.q_bytes(spec)
         v_offset = k_offset + self.num_stages * self.k_bytes(spec)
         ids_offset = v_offset + self.num_stages * self.v_bytes(spec)
         ids_bytes = 4 * self.id_slots(spec) * (self.tile_n // self.id_rows(spec))
-        return k_offset, v_offset, ids_offset, ids_offset + ids_bytes
+        work_offset = ids_offset + ids_bytes
+        return k_offset, v_offset, ids_offset, work_offset, work_offset + WORK_BYTES
 
     def smem_bytes(self, spec: Spec) -> int:
         """Dynamic shared memory; the output tile is staged over q and K at the end."""
@@ -69,7 +79,7 @@ class CudaTiles:
 
     def constants(self, spec: Spec) -> tuple[Constant, ...]:
         """What the template names."""
-        k_offset, v_offset, ids_offset, _ = self.offsets(spec)
+        k_offset, v_offset, ids_offset, work_offset, _ = self.offsets(spec)
         return (
             Constant("TILE_M", self.tile_m, "rows (token, head) of a query tile"),
             Constant("TILE_N", self.tile_n, "keys of a tile"),
@@ -83,11 +93,12 @@ class CudaTiles:
             Constant("ID_STAGES", self.id_slots(spec), "tiles whose block ids are held"),
             Constant("K_PITCH", _pitch(spec.head_dim), "elements between rows of q and K"),
             Constant("V_PITCH", _pitch(spec.head_dim_v), "elements between rows of V and out"),
-            Constant("K_LANES", _lanes(spec.head_dim), "threads that copy a row of q or K"),
-            Constant("V_LANES", _lanes(spec.head_dim_v), "threads that copy a row of V or out"),
+            Constant("K_LANES", self.lanes(spec.head_dim), "threads that copy a row of q or K"),
+            Constant("V_LANES", self.lanes(spec.head_dim_v), "threads that copy a row of V or out"),
             Constant("K_OFFSET", k_offset, "bytes before K in shared memory"),
             Constant("V_OFFSET", v_offset, "bytes before V in shared memory"),
             Constant("IDS_OFFSET", ids_offset, "bytes before the block ids in shared memory"),
+            Constant("WORK_OFFSET", work_offset, "bytes before the work in shared memory"),
         )
 
 
@@ -95,13 +106,6 @@ def _pitch(head_dim: int) -> int:
     """Elements between rows: an odd number of chunks, so that eight rows meet no bank twice."""
     chunks = -(-head_dim // 16) * 2  # whole MMA steps
     return (chunks + 1) * CHUNK
-
-
-def _lanes(head_dim: int) -> int:
-    """Threads side by side on a row: a divisor of its chunks if that covers 64 bytes."""
-    chunks = head_dim // CHUNK
-    divisor = chunks & -chunks
-    return divisor if divisor >= 4 else 1 << (chunks - 1).bit_length()
 
 
 def cuda_tiles(spec: Spec, target: str) -> tuple[CudaTiles, ...]:

@@ -16,9 +16,7 @@ LENGTHS = st.integers(1, 60)
 def test_visible_pairs_of_a_causal_mask(new: int, cached: int, window: int) -> None:
     counted = 0
     for row in range(cached, cached + new):
-        counted += sum(
-            1 for key in range(row + 1) if not window or key > row - window
-        )
+        counted += sum(1 for key in range(row + 1) if not window or key > row - window)
     spec = specimen(window=window)
     assert visible_pairs(spec, Shape("prefill", 1, new, cached)) == counted
 

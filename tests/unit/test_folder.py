@@ -74,9 +74,7 @@ def test_a_read_only_place_is_one_clear_error(tmp_path: Path) -> None:
         Folder(tmp_path / "tiny").write(FILES)
 
 
-def test_a_full_disk_leaves_the_old_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(tmp_path / "tiny")
     folder.write(FILES)
 

@@ -12,7 +12,9 @@ from pagegen.oracle import Attention, decode_attention, merge_states, paged_atte
 PLAIN = Attention("NHD", causal=True, window=0, soft_cap=0.0)
 
 
-def positions(num_tokens: int, block_size: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def positions(
+    num_tokens: int, block_size: int = 4
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """K = 0 and V[token i] = i: the output is the mean of the visible positions."""
     num_blocks = math.ceil(num_tokens / block_size)
     v = torch.full((num_blocks * block_size,), math.nan)

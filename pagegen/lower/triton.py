@@ -1,6 +1,6 @@
-"""Tiles of the Triton decode kernel.
+"""Tiles of the Triton attention kernels: what a program holds in registers, and how it finds blocks.
 
-It knows the shape of one program's work; grid and launch arguments are the family's.
+It knows neither grids nor launch arguments: those are each family's, whatever the backend.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from pagegen.dtypes import dtype
 from pagegen.plan import Constant
 from pagegen.spec import Spec
 
-MMA_ROWS = 16  # least rows of a matrix product on tensor cores
-MERGE_ELEMENTS = 8192  # fp32 partial results in registers while merging: 64 of each of 128 threads
+MMA_ROWS = 16  # least rows of a product on tensor cores
+MERGE_ELEMENTS = 8192  # fp32 partial results in flight while merging: 64 of each of 128 threads
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """What one variant chooses."""
+    """What one variant chooses; tiles count tokens, or rows of Q."""
 
     variant: str
-    checked: bool
-    tile_n: int  # tokens
+    tile_m: int  # 0: as many as the group needs
+    tile_n: int
     num_warps: int
     num_stages: int
+    checked: bool = False
 
 
 def power_of_two(number: int) -> int:
@@ -32,27 +33,28 @@ def power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def tilings(spec: Spec) -> tuple[Tiling, ...]:
+def decode_tilings(spec: Spec, target: str) -> tuple[Tiling, ...]:
     """The default first."""
     return (
-        Tiling("default", checked=False, tile_n=64, num_warps=4, num_stages=3),
-        Tiling("checked", checked=True, tile_n=64, num_warps=4, num_stages=2),
+        Tiling("default", 0, 64, num_warps=4, num_stages=3),
+        Tiling("checked", 0, 64, num_warps=4, num_stages=2, checked=True),
+    )
+
+
+def prefill_tilings(spec: Spec, target: str) -> tuple[Tiling, ...]:
+    """The default first."""
+    return (
+        Tiling("default", 128, 64, num_warps=8, num_stages=3),
+        Tiling("checked", 64, 64, num_warps=4, num_stages=2, checked=True),
     )
 
 
 def padded_dims(spec: Spec) -> tuple[Constant, ...]:
     """Head dims as registers hold them."""
-    reason = "Triton shapes are powers of two"
-    return (
-        Constant(
-            "HEAD_DIM_PADDED", max(power_of_two(spec.head_dim), 16), "HEAD_DIM in registers", reason
-        ),
-        Constant(
-            "HEAD_DIM_V_PADDED",
-            max(power_of_two(spec.head_dim_v), 16),
-            "HEAD_DIM_V in registers",
-            reason,
-        ),
+    reason = "Triton shapes are powers of two; memory is read up to HEAD_DIM only"
+    return tuple(
+        Constant(f"{name}_PADDED", max(power_of_two(dim), MMA_ROWS), f"{name} in registers", reason)
+        for name, dim in (("HEAD_DIM", spec.head_dim), ("HEAD_DIM_V", spec.head_dim_v))
     )
 
 
@@ -70,13 +72,13 @@ def lookup_tiles(spec: Spec, tile_n: int) -> tuple[Constant, ...]:
     )
 
 
-def decode_tiles(spec: Spec, tiling: Tiling) -> tuple[Constant, ...]:
-    """The constants of one variant."""
-    tile_m = min(max(power_of_two(spec.group), MMA_ROWS), 64)
+def decode_constants(spec: Spec, tiling: Tiling) -> tuple[Constant, ...]:
+    """The constants of one decode variant."""
+    tile_m = tiling.tile_m or min(max(power_of_two(spec.group), MMA_ROWS), 64)
     group_tile = min(spec.group, tile_m)
     merge_rows = power_of_two(group_tile)
     dims = padded_dims(spec)
-    row_elements = merge_rows * int(dims[1].value)
+    merge_splits = max(MERGE_ELEMENTS // (merge_rows * int(dims[1].value)), 1)
     return (
         Constant("GROUP_TILE", group_tile, "query heads of one program"),
         Constant("GROUP_TILES", -(-spec.group // group_tile), "programs that share a KV head"),
@@ -86,7 +88,16 @@ def decode_tiles(spec: Spec, tiling: Tiling) -> tuple[Constant, ...]:
         Constant("MIN_SPLIT_TILES", 2, "tiles below which a split is not worth its merge"),
         Constant("MERGE_ROWS", merge_rows, "GROUP_TILE, padded to a power of two"),
         Constant(
-            "MERGE_SPLITS", max(MERGE_ELEMENTS // row_elements, 1), "splits merged per step",
+            "MERGE_SPLITS", merge_splits, "splits merged per step",
             f"{MERGE_ELEMENTS} fp32 values in flight",
         ),
     )  # fmt: skip
+
+
+def prefill_constants(spec: Spec, tiling: Tiling) -> tuple[Constant, ...]:
+    """The constants of one prefill variant."""
+    return (
+        Constant("TILE_M", tiling.tile_m, "rows (token, head) of a query tile"),
+        *lookup_tiles(spec, tiling.tile_n),
+        *padded_dims(spec),
+    )
