@@ -42,7 +42,7 @@ def check(specs: Specs, as_json: Json = False) -> None:
     """Read and validate specs."""
     screen = Screen(as_json)
     loaded = [load(path) for path in specs]
-    screen.table("specs", *views.spec_rows(loaded))
+    screen.table(*views.spec_rows(loaded))
     screen.document([views.spec_document(spec) for spec in loaded])
 
 

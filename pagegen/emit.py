@@ -6,6 +6,7 @@ It knows no number of its own and formats nothing: templates are written already
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -14,7 +15,10 @@ import jinja2.meta
 
 from pagegen import __version__
 from pagegen.errors import TemplateError
+from pagegen.manifest import Manifest
+from pagegen.package import PackagePlan, package
 from pagegen.plan import Plan
+from pagegen.spec import Spec
 
 EXTENSIONS = {"cuda": "cu", "triton": "py", "torch": "py", "host": "py"}
 
@@ -108,6 +112,42 @@ def emit(plan: Plan, spec_file: str) -> Source:
     template = f"{plan.backend}/{plan.kernel}.{extension}.j2"
     text = render(template, plan, provenance(template, spec_file, plan.spec_digest, plan.targets))
     return Source(f"{plan.backend}/{plan.kernel}_{plan.variant}.{extension}", text)
+
+
+def host_modules(plan: PackagePlan) -> tuple[str, ...]:
+    """The host templates a package needs, without their suffix."""
+    base = (
+        "init", "backends", "checks", "errors", "faults", "kernels", "launch", "memo", "package",
+        "source", "spec", "torch_ops", "trace",
+    )  # fmt: skip
+    shared = ("attention",) if plan.attention or plan.merge_states else ()
+    decode = ("decode_first", "splits", "workspace") if plan.decode else ()
+    return tuple(sorted((*base, *shared, *decode, *plan.kernels)))
+
+
+def emit_host(plan: PackagePlan) -> tuple[Source, ...]:
+    """The host side of a package: __init__.py and the private modules beside it.
+
+    Raises TemplateError when a template names what the plan lacks.
+    """
+    sources = []
+    for module in host_modules(plan):
+        template = f"host/{module}.py.j2"
+        text = render(
+            template, plan, provenance(template, plan.spec_file, plan.spec_digest, plan.archs)
+        )
+        path = "__init__.py" if module == "init" else f"_{module}.py"
+        sources.append(Source(path, text))
+    return tuple(sources)
+
+
+def emit_package(
+    spec: Spec, plans: Sequence[Plan], kernels: Sequence[Source]
+) -> tuple[Source, ...]:
+    """What a package holds besides its kernels, which emit made of `plans` in order."""
+    plan = package(spec, plans, [kernel.digest for kernel in kernels])
+    manifest = Manifest.from_plans(plan, [kernel.path for kernel in kernels])
+    return (*emit_host(plan), Source("manifest.json", manifest.to_json()))
 
 
 def provenance(

@@ -8,10 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pagegen.dtypes import DType, dtype
 from pagegen.plan import Plan
-from pagegen.spec import Spec
+
+if TYPE_CHECKING:  # the manifest is read where the spec's parser is not installed
+    from pagegen.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class PackagePlan:
     head_dim_v: int
     block_size: int
     window: int
+    soft_cap: float
     causal: bool
     csr: bool
     hnd: bool
@@ -40,12 +44,20 @@ class PackagePlan:
     kernels: tuple[str, ...]
     backends: tuple[str, ...]
     plans: tuple[Plan, ...]
+    source_digests: tuple[str, ...]  # sha256 of each plan's source text
 
     @property
     def digest(self) -> str:
-        """Content hash of the spec's meaning and of every plan, hexadecimal."""
-        text = "\n".join((self.name, self.spec_digest, *(plan.digest for plan in self.plans)))
+        """Content hash of the spec's meaning and of every kernel's plan and source, hexadecimal."""
+        plans = (plan.digest for plan in self.plans)
+        text = "\n".join((self.name, self.spec_digest, *plans, *self.source_digests))
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def backends_literal(self) -> str:
+        """`backends` as a Python tuple."""
+        names = ", ".join(f'"{name}"' for name in self.backends)
+        return f"({names},)" if len(self.backends) == 1 else f"({names})"
 
     @property
     def decode(self) -> bool:
@@ -72,8 +84,8 @@ class PackagePlan:
         return "copy_blocks" in self.kernels
 
 
-def package(spec: Spec, plans: Sequence[Plan]) -> PackagePlan:
-    """The package of `spec`, whose plans lower made."""
+def package(spec: Spec, plans: Sequence[Plan], source_digests: Sequence[str]) -> PackagePlan:
+    """The package of `spec`: its plans, and the digests of what emit made of them."""
     return PackagePlan(
         name=spec.name,
         spec_file=spec.file_name,
@@ -85,6 +97,7 @@ def package(spec: Spec, plans: Sequence[Plan]) -> PackagePlan:
         head_dim_v=spec.head_dim_v,
         block_size=spec.block_size,
         window=spec.window,
+        soft_cap=spec.soft_cap,
         causal=spec.causal,
         csr=spec.lookup == "csr",
         hnd=spec.layout == "HND",
@@ -94,4 +107,5 @@ def package(spec: Spec, plans: Sequence[Plan]) -> PackagePlan:
         kernels=spec.kernels,
         backends=spec.backends,
         plans=tuple(plans),
+        source_digests=tuple(source_digests),
     )

@@ -70,6 +70,7 @@ class Plan:
     num_stages: int
     dynamic_smem_bytes: int  # of one block; 0 for Triton, whose compiler decides
     allow_stack: bool = False  # a stack frame or spill does not fail the build
+    hnd: bool = False  # the cache's layout; kernels with runtime strides do not care
     tile_in_block: bool = False  # no tile of keys crosses a KV block: one block id for each
 
     @property

@@ -105,14 +105,16 @@ def compile_options(plan: Plan) -> dict[str, int | bool]:
 def signature(plan: Plan) -> tuple[dict[str, str], tuple[int, ...]]:
     """(parameter -> type, indices of the pointers).
 
-    Only pointers are promised to be aligned. Numbers are never specialised: one code for all.
+    Only pointers to elements are promised to be aligned; block ids, lengths and slots are often
+    slices that start anywhere. Numbers are never specialised: one code for all.
     """
     types: dict[str, str] = {}
     aligned: list[int] = []
     for index, row in enumerate(plan.params):
         if row.type == "ptr":
             types[f"{row.name}_ptr"] = f"*{plan.element_type(row)}"
-            aligned.append(index)
+            if row.element not in ("i32", "i64"):
+                aligned.append(index)
         else:
             types[row.name] = NUMBERS[row.type]
     return types, tuple(aligned)

@@ -44,9 +44,15 @@ def lower(spec: Spec) -> tuple[Plan, ...]:
             for name in archs:
                 for plan in FAMILIES[kernel](spec, backend, name):
                     merged.setdefault(replace(plan, targets=()), []).append(name)
+            taken: set[str] = set()
             for plan, names in merged.items():
+                # Targets that need other tiles get a variant of their own: default_sm_86.
+                variant = plan.variant
+                if variant in taken:
+                    variant = f"{variant}_{names[0]}"
+                taken.add(variant)
                 targets = () if backend == "torch" else tuple(names)
-                plans.append(replace(plan, targets=targets))
+                plans.append(replace(plan, variant=variant, targets=targets))
     for plan in plans:
         check(plan)
     return tuple(plans)

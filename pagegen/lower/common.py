@@ -28,6 +28,17 @@ def head_constants(spec: Spec) -> tuple[Constant, ...]:
     )
 
 
+def kv_head_constants(spec: Spec) -> tuple[Constant, ...]:
+    """What ops that only move K and V name."""
+    kept = ("NUM_KV_HEADS", "HEAD_DIM", "HEAD_DIM_V")
+    return tuple(row for row in head_constants(spec) if row.name in kept)
+
+
+def out_constants(spec: Spec) -> tuple[Constant, ...]:
+    """What ops on outputs alone name."""
+    return tuple(row for row in head_constants(spec) if row.name in ("NUM_Q_HEADS", "HEAD_DIM_V"))
+
+
 def cache_constants(spec: Spec) -> tuple[Constant, ...]:
     """Paging."""
     return (Constant("BLOCK_SIZE", spec.block_size, "tokens of a KV block"),)
@@ -44,6 +55,18 @@ def mask_constants(spec: Spec, backend: Backend) -> tuple[Constant, ...]:
             Constant("SOFT_CAP", literal, "scores become SOFT_CAP * tanh(score / SOFT_CAP)")
         )
     return tuple(rows)
+
+
+def torch_constants() -> tuple[Constant, ...]:
+    """What bounds the memory of decode and prefill in plain PyTorch."""
+    return (
+        Constant(
+            "GATHER_ELEMENTS",
+            1 << 24,
+            "elements of the largest temporary tensor, about",
+            "64 MB of fp32: larger ones gain nothing on a CPU and strain its caches",
+        ),
+    )
 
 
 def attention_constants(spec: Spec, backend: Backend) -> tuple[Constant, ...]:
@@ -81,6 +104,7 @@ def frame(
         window=bool(spec.window),
         soft_cap=bool(spec.soft_cap),
         csr=spec.lookup == "csr",
+        hnd=spec.layout == "HND",
         checked=checked,
         num_warps=num_warps,
         num_stages=num_stages,

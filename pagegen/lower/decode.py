@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pagegen.lower.common import attention_constants, frame
+from pagegen.lower.common import attention_constants, frame, torch_constants
 from pagegen.lower.decode_cuda import cuda_tiles
 from pagegen.lower.triton import decode_constants, decode_tilings
 from pagegen.plan import Backend, Constant, Plan
@@ -24,7 +24,7 @@ def lower_decode(spec: Spec, backend: Backend, target: str) -> tuple[Plan, ...]:
         return _cuda_plans(spec, target, base)
     return tuple(
         frame(
-            spec, "decode", backend, variant, target, base,
+            spec, "decode", backend, variant, target, (*base, *torch_constants()),
             checked=checked, num_warps=4, num_stages=1, dynamic_smem_bytes=0,
         )
         for variant, checked in (("default", False), ("checked", True))

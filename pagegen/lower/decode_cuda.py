@@ -76,12 +76,12 @@ class DecodeTiles:
                 "CTAS_PER_SM", self.ctas_per_sm, "thread blocks resident on an SM",
                 "one block's prologue and merge hide behind the others' copies",
             ),
-            Constant("K_PITCH", pitch(spec.head_dim), "16-byte chunks between K rows in a tile", odd),
-            Constant("V_PITCH", pitch(spec.head_dim_v), "16-byte chunks between V rows in a tile", odd),
+            Constant("K_PITCH", pitch(spec.head_dim), "16-byte chunks between K rows", odd),
+            Constant("V_PITCH", pitch(spec.head_dim_v), "16-byte chunks between V rows", odd),
             Constant("K_LANES", lanes(spec.head_dim), "lanes that copy a K row side by side"),
             Constant("V_LANES", lanes(spec.head_dim_v), "lanes that copy a V row side by side"),
             Constant(
-                "ID_ROWS", gcd(self.tile, spec.block_size), "tokens of a tile that share a block id",
+                "ID_ROWS", gcd(self.tile, spec.block_size), "tokens of a tile that share an id",
                 "gcd of TILE and BLOCK_SIZE",
             ),
             Constant(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagegen.lower.common import attention_constants, frame
+from pagegen.lower.common import attention_constants, frame, torch_constants
 from pagegen.lower.prefill_cuda import cuda_tiles
 from pagegen.lower.triton import prefill_constants, prefill_tilings
 from pagegen.plan import Backend, Constant, Plan
@@ -63,4 +63,5 @@ def _triton_tiles(spec: Spec, target: str) -> tuple[Tiles, ...]:
 
 
 def _torch_tiles(spec: Spec, target: str) -> tuple[Tiles, ...]:
-    return (Tiles("default", (), 1, 1, 0), Tiles("checked", (), 1, 1, 0, checked=True))
+    bounds = torch_constants()
+    return (Tiles("default", bounds, 1, 1, 0), Tiles("checked", bounds, 1, 1, 0, checked=True))

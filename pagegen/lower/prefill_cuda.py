@@ -5,7 +5,7 @@ It knows the kernel's budget of registers and shared bytes, and nothing of its t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 
 from pagegen.archs import arch
@@ -67,15 +67,15 @@ class CudaTiles:
         """Bytes from the start of shared memory to K, V, block ids and work, and the end."""
         k_offset = self.q_bytes(spec)
         v_offset = k_offset + self.num_stages * self.k_bytes(spec)
-        ids_offset = v_offset + self.num_stages * self.v_bytes(spec)
+        out_bytes = self.tile_m * _pitch(spec.head_dim_v) * ELEMENT_BYTES  # staged at the end
+        ids_offset = max(v_offset + self.num_stages * self.v_bytes(spec), out_bytes)
         ids_bytes = 4 * self.id_slots(spec) * (self.tile_n // self.id_rows(spec))
         work_offset = ids_offset + ids_bytes
         return k_offset, v_offset, ids_offset, work_offset, work_offset + WORK_BYTES
 
     def smem_bytes(self, spec: Spec) -> int:
-        """Dynamic shared memory; the output tile is staged over q and K at the end."""
-        out_bytes = self.tile_m * _pitch(spec.head_dim_v) * ELEMENT_BYTES
-        return max(self.offsets(spec)[-1], out_bytes)
+        """Dynamic shared memory of a block."""
+        return self.offsets(spec)[-1]
 
     def constants(self, spec: Spec) -> tuple[Constant, ...]:
         """What the template names."""
@@ -119,13 +119,14 @@ def cuda_tiles(spec: Spec, target: str) -> tuple[CudaTiles, ...]:
                 remedy="use the triton backend, or store KV in the query's dtype",
                 where=where,
             )
-    default = _default(spec, target)
-    return (default, replace(default, variant="checked", checked=True))
+    default = _fitting(spec, target, _candidates(spec))
+    checked = _fitting(spec, target, _checked(spec))
+    return (default, checked)
 
 
-def _default(spec: Spec, target: str) -> CudaTiles:
+def _fitting(spec: Spec, target: str, candidates: tuple[CudaTiles, ...]) -> CudaTiles:
     limit = arch(target).smem_per_sm_bytes
-    for row in _candidates(spec):
+    for row in candidates:
         if row.ctas_per_sm * (row.smem_bytes(spec) + RESERVED_BYTES) <= limit:
             return row
     raise PlanError(
@@ -148,4 +149,12 @@ def _candidates(spec: Spec) -> tuple[CudaTiles, ...]:
         CudaTiles("default", 4, 32, 32, 32, 0, 2),
         CudaTiles("default", 4, 32, 64, 64, 0, 1),
         CudaTiles("default", 4, 32, 32, 32, 0, 1),
+    )
+
+
+def _checked(spec: Spec) -> tuple[CudaTiles, ...]:
+    """Small tiles: the checks need registers, and speed is not the point."""
+    return tuple(
+        CudaTiles("checked", num_warps, 16, tile_n, 32, 0, 1, checked=True)
+        for num_warps, tile_n in ((8, 64), (8, 32), (4, 32))
     )

@@ -13,7 +13,7 @@ from pagegen.plan import Constant
 from pagegen.spec import Spec
 
 MMA_ROWS = 16  # least rows of a product on tensor cores
-MERGE_ELEMENTS = 8192  # fp32 partial results in flight while merging: 64 of each of 128 threads
+MERGE_REGISTERS = 64  # of each thread, for the partial results in flight while merging
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def decode_constants(spec: Spec, tiling: Tiling) -> tuple[Constant, ...]:
     group_tile = min(spec.group, tile_m)
     merge_rows = power_of_two(group_tile)
     dims = padded_dims(spec)
-    merge_splits = max(MERGE_ELEMENTS // (merge_rows * int(dims[1].value)), 1)
+    in_flight = MERGE_REGISTERS * 32 * tiling.num_warps
+    merge_splits = max(in_flight // (merge_rows * int(dims[1].value)), 1)
     return (
         Constant("GROUP_TILE", group_tile, "query heads of one program"),
         Constant("GROUP_TILES", -(-spec.group // group_tile), "programs that share a KV head"),
@@ -89,7 +90,7 @@ def decode_constants(spec: Spec, tiling: Tiling) -> tuple[Constant, ...]:
         Constant("MERGE_ROWS", merge_rows, "GROUP_TILE, padded to a power of two"),
         Constant(
             "MERGE_SPLITS", merge_splits, "splits merged per step",
-            f"{MERGE_ELEMENTS} fp32 values in flight",
+            f"{MERGE_REGISTERS} fp32 values in flight per thread",
         ),
     )  # fmt: skip
 

@@ -66,9 +66,13 @@ struct Params {
 };
 
 extern "C" __global__ void __launch_bounds__(128) SYMBOL(const __grid_constant__ Params p) {
-  float held[32];
-  for (int i = 0; i < 32; ++i) held[i] = p.x[threadIdx.x + i];
-  p.out[threadIdx.x] = held[p.n] * p.scale;
+  float held[64];
+  for (int i = 0; i < 64; ++i) held[i] = p.x[threadIdx.x * 64 + i];
+  float chosen = held[threadIdx.x % 64];
+  __syncthreads();
+  float sum = 0.0f;
+  for (int i = 0; i < 64; ++i) sum += held[i] * chosen;
+  p.out[threadIdx.x] = sum;
 }
 """
 

@@ -1,0 +1,1 @@
+"""Benchmarks: one question a script, every row and every peer reported, the lost ones too."""
