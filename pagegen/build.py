@@ -1,4 +1,4 @@
-"""Spec file -> generated/<name>/: every source emitted, every target compiled, one folder swapped in.
+"""Spec file -> generated/<name>/: sources emitted, targets compiled, one folder swapped in.
 
 It knows no GPU and runs no kernel: what it writes, verify runs.
 """

@@ -176,7 +176,7 @@ def decode_cases(shape: Shape, *, seed: int) -> tuple[Case, ...]:
 
 
 def prefill_cases(shape: Shape, *, seed: int) -> tuple[Case, ...]:
-    """Prefill calls: prompts, chunks over a cached prefix, empty members, more queries than keys."""
+    """Prefill calls: prompts, chunks over a prefix, empty members, more queries than keys."""
     size = shape.block_size
     base = make_case(
         shape, "chunks over prefixes", [7, size + 5, 70, 133, 2 * size], [7, 5, 1, 33, size],
@@ -208,7 +208,7 @@ def to_device(case: Case, device: str) -> Case:
         q=move(case.q),
         k_cache=move(case.k_cache),
         v_cache=move(case.v_cache),
-        lookup=tuple(move(part) for part in lookup) if isinstance(lookup, tuple) else move(lookup),
+        lookup=(move(lookup[0]), move(lookup[1])) if isinstance(lookup, tuple) else move(lookup),
         seq_lens=move(case.seq_lens),
         cu_seqlens_q=move(case.cu_seqlens_q),
     )

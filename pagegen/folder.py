@@ -32,12 +32,12 @@ class Folder:
         """Raise BuildError when the path holds something that no build made."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_dir()):
             raise BuildError(f"{self.path} is not a folder", remedy="move it away, or use --out")
-        if self.path.is_dir() and any(self.path.iterdir()):
-            if not (self.path / "manifest.json").is_file():
-                raise BuildError(
-                    f"{self.path} holds files but no manifest.json: no build made it",
-                    remedy="move it away, or use --out",
-                )
+        filled = self.path.is_dir() and any(self.path.iterdir())
+        if filled and not (self.path / "manifest.json").is_file():
+            raise BuildError(
+                f"{self.path} holds files but no manifest.json: no build made it",
+                remedy="move it away, or use --out",
+            )
 
     def files(self) -> dict[str, Path]:
         """Relative path -> file, without what Python or a tuner left."""

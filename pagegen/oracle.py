@@ -43,7 +43,7 @@ def used_blocks(lookup: Lookup, seq: int, seq_len: int, block_size: int) -> Tens
 
 
 def visible_keys(attention: Attention, q_len: int, seq_len: int) -> Tensor:
-    """[q_len, seq_len] bool: causal is aligned to the end, the window counts the query's own key."""
+    """[q_len, seq_len] bool: causal aligned to the end, the window counts the query's own key."""
     position = torch.arange(seq_len - q_len, seq_len).unsqueeze(1)
     key = torch.arange(seq_len).unsqueeze(0)
     visible = torch.ones(q_len, seq_len, dtype=torch.bool)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pagegen import cases, oracle
 from pagegen.cases import LSE_TOLERANCE, TOLERANCE, Case, Shape
+from pagegen.dtypes import dtype
 
 Ops = Any  # a generated package: a module whose functions are made for its spec
 
@@ -45,7 +46,7 @@ def shape_of(ops: Ops) -> Shape:
         head_dim=spec["head_dim"],
         head_dim_v=spec["head_dim_v"],
         block_size=spec["block_size"],
-        dtype=getattr(torch, {"bf16": "bfloat16", "fp16": "float16"}.get(spec["dtype_query"], "float32")),
+        dtype=getattr(torch, dtype(spec["dtype_query"]).torch),
         csr=spec["lookup"] == "csr",
         attention=oracle.Attention(
             spec["layout"], spec["causal"], spec["window"], spec["soft_cap"]
@@ -233,20 +234,19 @@ def verify(
     device: str = "cpu",
     seed: int = 0,
     quick: bool = False,
-    progress: Callable[[Result], None] = lambda result: None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> tuple[Result, ...]:
     """Every variant of every kernel of `backends` (default: all the package has) on `device`.
 
     `quick` keeps two cases per kernel. Nothing is raised for a wrong result: read Result.ok.
     """
+    rows = [r for r in ops.manifest()["kernels"] if not backends or r["backend"] in backends]
     results: list[Result] = []
-    for row in ops.manifest()["kernels"]:
+    for done, row in enumerate(rows):
         kernel, backend, variant = row["kernel"], row["backend"], row["variant"]
-        if backends and backend not in backends:
-            continue
-        for result in kernel_results(ops, kernel, backend, variant, device, seed, quick):
-            results.append(result)
-            progress(result)
+        progress(f"{kernel} {backend} {variant}", done, len(rows))
+        results += kernel_results(ops, kernel, backend, variant, device, seed, quick)
+    progress("done", len(rows), len(rows))
     return tuple(results)
 
 

@@ -39,7 +39,7 @@ def lower(spec: Spec) -> tuple[Plan, ...]:
     plans: list[Plan] = []
     for kernel in spec.kernels:
         for backend in spec.backends:
-            archs = targets_of(spec, backend)
+            archs = targets_of(spec, backend)[::-1]  # the newest target names the default
             merged: dict[Plan, list[str]] = {}
             for name in archs:
                 for plan in FAMILIES[kernel](spec, backend, name):
@@ -51,7 +51,7 @@ def lower(spec: Spec) -> tuple[Plan, ...]:
                 if variant in taken:
                     variant = f"{variant}_{names[0]}"
                 taken.add(variant)
-                targets = () if backend == "torch" else tuple(names)
+                targets = () if backend == "torch" else tuple(names[::-1])
                 plans.append(replace(plan, variant=variant, targets=targets))
     for plan in plans:
         check(plan)

@@ -3,6 +3,8 @@
 It knows shapes and element types only; strides count elements and are multiples of 16 bytes.
 """
 
+# ruff: noqa: E501 - one argument a line reads as a table
+
 from __future__ import annotations
 
 from pagegen.plan import Kernel, Param

@@ -145,9 +145,9 @@ def _candidates(spec: Spec) -> tuple[CudaTiles, ...]:
             CudaTiles("default", 4, 16, 32, 32, 0, 1),
         )
     return (
-        CudaTiles("default", 4, 32, 64, 64, 0, 2),
+        CudaTiles("default", 4, 32, 64, 32, 0, 2),
         CudaTiles("default", 4, 32, 32, 32, 0, 2),
-        CudaTiles("default", 4, 32, 64, 64, 0, 1),
+        CudaTiles("default", 4, 32, 64, 32, 0, 1),
         CudaTiles("default", 4, 32, 32, 32, 0, 1),
     )
 

@@ -70,7 +70,7 @@ def test_a_folder_that_no_build_made_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_read_only_place_is_one_clear_error(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    with pytest.raises(BuildError, match="cannot write .*Permission denied"):
+    with pytest.raises(BuildError, match=r"cannot write .*Permission denied"):
         Folder(tmp_path / "tiny").write(FILES)
 
 

@@ -1,4 +1,4 @@
-"""Lowering: every kernel for every backend and target, the default first, a checked one with each."""
+"""Lowering: every kernel for every backend and target, the default first, and a checked one."""
 
 from __future__ import annotations
 
