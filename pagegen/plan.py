@@ -70,6 +70,7 @@ class Plan:
     num_stages: int
     dynamic_smem_bytes: int  # of one block; 0 for Triton, whose compiler decides
     allow_stack: bool = False  # a stack frame or spill does not fail the build
+    max_registers: int = 0  # of a thread, for more blocks per SM; 0: as the compiler likes
     hnd: bool = False  # the cache's layout; kernels with runtime strides do not care
     tile_in_block: bool = False  # no tile of keys crosses a KV block: one block id for each
 

@@ -55,8 +55,13 @@ def submodule(package: ModuleType, name: str) -> Any:
     return importlib.import_module(f"._{name}", package.__name__)
 
 
+def entry_of(package: ModuleType, backend: str = "cuda") -> Any:
+    """The manifest's row of decode's default variant."""
+    return submodule(package, "package").entries()["decode", backend, "default"]
+
+
 def add_cubins(path: Path, arch: str = "sm_90", **changes: Any) -> None:
-    """Pretend that every CUDA and Triton kernel was compiled for `arch`; `changes` edit each row."""
+    """Pretend that every kernel was compiled for `arch`; `changes` edit each row."""
     rows = []
     file = path / "cubin" / "artifacts.json"
     if file.is_file():
@@ -108,7 +113,9 @@ class PretendedGpu:
     handles: list[Any] = field(default_factory=list)  # index: entry
     errors: list[Exception] = field(default_factory=list)  # raised by the next launches
 
-    def choose(self, op: str, device: torch.device, backend: str | None, variant: str | None) -> Any:
+    def choose(
+        self, op: str, device: torch.device, backend: str | None, variant: str | None
+    ) -> Any:
         """In place of the package's own choice."""
         packaged = submodule(self.package, "package")
         entry = packaged.entries()[op, backend or self.backend, variant or "default"]
@@ -121,14 +128,14 @@ class PretendedGpu:
         kernels = submodule(self.package, "kernels")
         return kernels.Kernel(choice.entry, choice.artifact, 0, len(self.handles) - 1, None)
 
-    def launchKernel(self, handle: int, *numbers: int) -> None:  # noqa: N802 - the driver's name
+    def launchKernel(self, handle: int, *numbers: int) -> None:
         """Read the arguments as the driver would."""
         if self.errors:
             raise self.errors.pop(0)
         grid, gy, gz, threads, by, bz, smem, stream, params, extra = numbers
         assert (gy, gz, by, bz, extra) == (1, 1, 1, 1, 0)
         entry = self.handles[handle]
-        kinds = {
+        kinds: dict[str, Any] = {
             "ptr": ctypes.c_uint64,
             "i64": ctypes.c_int64,
             "i32": ctypes.c_int32,
@@ -136,13 +143,13 @@ class PretendedGpu:
         }
         fields = [(name, kinds[kind]) for name, kind, _ in entry.params]
         if entry.backend == "cuda":
-            layout = type("Params", (ctypes.Structure,), {"_fields_": fields})
-            address = ctypes.c_void_p.from_address(params).value
+            layout: Any = type("Params", (ctypes.Structure,), {"_fields_": fields})
+            address: Any = ctypes.c_void_p.from_address(params).value
             struct = layout.from_address(address)
             values = {name: getattr(struct, name) for name, _ in fields}
         else:
             count = len(fields) + 2
-            addresses = (ctypes.c_void_p * count).from_address(params)
+            addresses: Any = (ctypes.c_void_p * count).from_address(params)
             scratch = [ctypes.c_uint64.from_address(one).value for one in addresses[-2:]]
             assert scratch == [0, 0]
             values = {
@@ -223,3 +230,8 @@ def make_call(spec: Spec | None = None, *, num_blocks: int = 8, width: int = 4) 
         seq_lens=lens,
         cu_seqlens_q=torch.tensor([0, 1, 2, 3], dtype=torch.int32),
     )
+
+
+def new_out() -> torch.Tensor:
+    """A result for make_call()'s decode or prefill."""
+    return torch.zeros(3, 4, 32, dtype=torch.bfloat16)

@@ -94,12 +94,15 @@ class TritonAot:
 
 def compile_options(plan: Plan) -> dict[str, int | bool]:
     """Named in full, since Triton's defaults differ between releases."""
-    return {
+    options: dict[str, int | bool] = {
         "num_warps": plan.num_warps,
         "num_stages": plan.num_stages,
         "num_ctas": 1,
         "enable_fp_fusion": True,
     }
+    if plan.max_registers:
+        options["maxnreg"] = plan.max_registers
+    return options
 
 
 def signature(plan: Plan) -> tuple[dict[str, str], tuple[int, ...]]:

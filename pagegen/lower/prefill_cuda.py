@@ -143,6 +143,7 @@ def _candidates(spec: Spec) -> tuple[CudaTiles, ...]:
             CudaTiles("default", 8, 16, 64, 64, 0, 1),
             CudaTiles("default", 8, 16, 32, 32, 0, 1),
             CudaTiles("default", 4, 16, 32, 32, 0, 1),
+            CudaTiles("default", 4, 16, 16, 16, 0, 1),
         )
     return (
         CudaTiles("default", 4, 32, 64, 32, 0, 2),
@@ -155,6 +156,6 @@ def _candidates(spec: Spec) -> tuple[CudaTiles, ...]:
 def _checked(spec: Spec) -> tuple[CudaTiles, ...]:
     """Small tiles: the checks need registers, and speed is not the point."""
     return tuple(
-        CudaTiles("checked", num_warps, 16, tile_n, 32, 0, 1, checked=True)
-        for num_warps, tile_n in ((8, 64), (8, 32), (4, 32))
+        CudaTiles("checked", num_warps, 16, tile_n, min(tile_n, 32), 0, 1, checked=True)
+        for num_warps, tile_n in ((8, 64), (8, 32), (4, 32), (4, 16))
     )

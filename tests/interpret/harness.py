@@ -1,4 +1,4 @@
-"""Renders Triton kernels, loads them and launches them on CPU tensors under Triton's interpreter.
+"""Calls decode and prefill kernels under Triton's interpreter, on CPU tensors.
 
 It knows the launch arguments and the grids, as a host does, and nothing of what a kernel does inside.
 """
@@ -6,22 +6,19 @@ It knows the launch arguments and the grids, as a host does, and nothing of what
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pagegen.cases import Case, Shape
-from pagegen.emit import emit
 from pagegen.lower import lower
 from pagegen.oracle import Attention
 from pagegen.plan import Plan
 from pagegen.spec import Layout, Lookup, Spec
+from tests.interpret.worker import Interpreter
 
 TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -90,31 +87,6 @@ def plan_of(spec: Spec, kernel: str, variant: str = "", **constants: int) -> Pla
     return replace(plan, constants=tuple(rows))
 
 
-@dataclass
-class Kernels:
-    """Loads each plan once, from a folder of the test run."""
-
-    folder: Path
-    loaded: dict[str, Any] = field(default_factory=dict)
-
-    def load(self, plan: Plan) -> Any:
-        """The kernel's function; Triton reads its source, so it must be a file."""
-        if plan.symbol not in self.loaded:
-            path = self.folder / f"{plan.symbol}.py"
-            path.write_text(emit(plan, "small.yaml").text)
-            module_spec = importlib.util.spec_from_file_location(plan.symbol, path)
-            assert module_spec is not None and module_spec.loader is not None
-            module = importlib.util.module_from_spec(module_spec)
-            module_spec.loader.exec_module(module)
-            self.loaded[plan.symbol] = getattr(module, plan.symbol)
-        return self.loaded[plan.symbol]
-
-    def launch(self, plan: Plan, grid: int, arguments: dict[str, Any]) -> None:
-        """One launch with arguments by the names of plan.params."""
-        if grid:
-            self.load(plan)[(grid,)](*(arguments[row.name] for row in plan.params))
-
-
 @dataclass(frozen=True)
 class Result:
     """What one call wrote. `fault` is (0, 0, 0, 0) unless a checked variant found something."""
@@ -152,7 +124,7 @@ def poisoned_outputs(plan: Plan, case: Case, out: Tensor | None) -> tuple[Tensor
 
 
 def run_decode(
-    kernels: Kernels,
+    interpreter: Interpreter,
     plan: Plan,
     case: Case,
     layout: str,
@@ -169,7 +141,7 @@ def run_decode(
     arrivals = torch.zeros(num_seqs, kv_heads, group_tiles, dtype=torch.int32)
     fault = torch.zeros(4, dtype=torch.int32)
     states = (num_seqs, num_splits, heads)
-    kernels.launch(
+    interpreter.launch(
         plan,
         num_seqs * num_splits * group_tiles * kv_heads,
         {
@@ -199,14 +171,14 @@ def run_decode(
 
 
 def run_prefill(
-    kernels: Kernels, plan: Plan, case: Case, layout: str, *, out: Tensor | None = None
+    interpreter: Interpreter, plan: Plan, case: Case, layout: str, *, out: Tensor | None = None
 ) -> Result:
     """Prefill over the grid the host would launch."""
     num_seqs, num_tokens = case.seq_lens.shape[0], int(case.cu_seqlens_q[-1])
     num_q_tiles = num_tokens * plan.constant("GROUP") // plan.constant("TILE_M") + num_seqs
     out, lse = poisoned_outputs(plan, case, out)
     fault = torch.zeros(4, dtype=torch.int32)
-    kernels.launch(
+    interpreter.launch(
         plan,
         num_q_tiles * plan.constant("NUM_KV_HEADS") if num_tokens else 0,
         {
@@ -231,5 +203,3 @@ def run_prefill(
     )
     return Result(out, lse, tuple(fault.tolist()))
 
-
-Runner = Callable[..., Result]

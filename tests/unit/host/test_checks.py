@@ -1,4 +1,4 @@
-"""Every argument a generated package refuses, with its message: what it must be, what it is, what to do."""
+"""Every argument a generated package refuses: what it must be, what it is, what to do."""
 
 from __future__ import annotations
 
@@ -10,68 +10,72 @@ from typing import Any
 import pytest
 import torch
 
-from tests.host_package import Call, import_package, make_call, write_package
+from tests.host_package import Call, import_package, make_call
 from tests.specimens import specimen
 
 BF16 = torch.bfloat16
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("packages")
-    write_package(root, specimen())
-    write_package(root, specimen(name="heads_first", layout="HND"))
-    write_package(root, specimen(name="by_rows", lookup="csr"))
-    return root
-
-
-@pytest.fixture
-def ops(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return import_package(folder / "specimen", monkeypatch)
-
-
-@pytest.fixture
-def call() -> Call:
-    return make_call()
 
 
 def refusal(ops: ModuleType, function: str, *arguments: Any, **options: Any) -> str:
     """The message of the ArgumentError that a call raises."""
     with pytest.raises(ops.ArgumentError) as caught:
         getattr(ops, function)(*arguments, **options)
-    assert isinstance(caught.value, ValueError)
-    assert str(caught.value).startswith(f"{function}: {caught.value.argument} ")
-    return str(caught.value)
-
-
-def shifted(tensor: torch.Tensor, by: int = 1) -> torch.Tensor:
-    """The same values `by` elements past where they were aligned."""
-    room = torch.zeros(tensor.numel() + 16, dtype=tensor.dtype)
-    return room[by : by + tensor.numel()].view(tensor.shape).copy_(tensor)
+    error: Any = caught.value
+    assert isinstance(error, ValueError)
+    assert str(error).startswith(f"{function}: {error.argument} ")
+    return str(error)
 
 
 # ---- what is refused: (changed argument, the message's words)
 
 BAD_INPUTS: tuple[tuple[str, Any, str], ...] = (
-    ("q", lambda t: t.float(), "must be torch.bfloat16, but it is torch.float32\n  to fix: q.to(torch.bfloat16)"),
+    (
+        "q",
+        lambda t: t.float(),
+        "must be torch.bfloat16, but it is torch.float32\n  to fix: q.to(torch.bfloat16)",
+    ),
     ("q", lambda t: t.tolist(), "must be a torch.Tensor, but it is a list"),
     ("q", lambda t: t.flatten(1), "must have shape [num_seqs, 4, 32], but it has [3, 128]"),
     ("q", lambda t: t[:, :2], "must have shape [num_seqs, 4, 32], but it has [3, 2, 32]"),
-    ("q", lambda t: t.transpose(1, 2).contiguous().transpose(1, 2), "must be contiguous in its last dimension"),
-    ("q", lambda t: torch.zeros(3, 4, 36, dtype=BF16)[..., :32], "axis 1 steps 36 elements = 72 bytes"),
+    (
+        "q",
+        lambda t: t.transpose(1, 2).contiguous().transpose(1, 2),
+        "must be contiguous in its last dimension",
+    ),
+    (
+        "q",
+        lambda t: torch.zeros(3, 4, 36, dtype=BF16)[..., :32],
+        "axis 1 steps 36 elements = 72 bytes",
+    ),
     ("k_cache", lambda t: t.half(), "must be torch.bfloat16, but it is torch.float16"),
-    ("k_cache", lambda t: t.transpose(1, 2), "to fix: k_cache.transpose(1, 2): this package was built for layout NHD"),
+    (
+        "k_cache",
+        lambda t: t.transpose(1, 2),
+        "to fix: k_cache.transpose(1, 2): this package was built for layout NHD",
+    ),
     ("k_cache", lambda t: t[:, :3], "must have shape [num_blocks, 4, 2, 32]"),
     ("v_cache", lambda t: t[:7], "with num_blocks = 8, as in k_cache, but it has [7, 4, 2, 32]"),
-    ("v_cache", lambda t: torch.zeros(8, 4, 2, 33, dtype=BF16)[..., :32], "axis 1 steps 66 elements = 132 bytes"),
+    (
+        "v_cache",
+        lambda t: torch.zeros(8, 4, 2, 33, dtype=BF16)[..., :32],
+        "axis 1 steps 66 elements = 132 bytes",
+    ),
     ("block_table", lambda t: t.long(), "must be torch.int32, but it is torch.int64"),
     ("block_table", lambda t: t[:2], "with num_seqs = 3, as in q, but it has [2, 4]"),
     ("block_table", lambda t: t.t().contiguous().t(), "must be contiguous in its last dimension"),
     ("block_table", lambda t: t[0], "must have shape [num_seqs, max_blocks], but it has [4]"),
-    ("seq_lens", lambda t: t.long(), "must be torch.int32, but it is torch.int64\n  to fix: seq_lens.to(torch.int32)"),
+    (
+        "seq_lens",
+        lambda t: t.long(),
+        "must be torch.int32, but it is torch.int64\n  to fix: seq_lens.to(torch.int32)",
+    ),
     ("seq_lens", lambda t: t.repeat_interleave(2)[::2], "must be contiguous in its last dimension"),
-    ("seq_lens", lambda t: t.to("meta"), 'must be on cpu like q, but it is on meta\n  to fix: seq_lens.to("cpu")'),
-)  # fmt: skip
+    (
+        "seq_lens",
+        lambda t: t.to("meta"),
+        'must be on cpu like q, but it is on meta\n  to fix: seq_lens.to("cpu")',
+    ),
+)
 
 
 @pytest.mark.parametrize(("name", "change", "words"), BAD_INPUTS)
@@ -87,12 +91,27 @@ def test_a_bad_input_of_decode_is_named(
     ("options", "words"),
     [
         ({"out": torch.zeros(3, 4, 32)}, "out must be torch.bfloat16"),
-        ({"out": torch.zeros(2, 4, 32, dtype=BF16)}, "out must have shape [num_seqs, 4, 32] with num_seqs = 3"),
-        ({"out": torch.zeros(1, 4, 32, dtype=BF16).expand(3, 4, 32)}, "out is written and must not overlap itself"),
-        ({"out": (torch.zeros(3, 4, 32, dtype=BF16), torch.zeros(3, 4))}, "out must be a tensor without return_lse"),
-        ({"out": (torch.zeros(3, 4, 32, dtype=BF16), torch.zeros(4, 3).t()), "return_lse": True}, "lse must be contiguous"),
+        (
+            {"out": torch.zeros(2, 4, 32, dtype=BF16)},
+            "out must have shape [num_seqs, 4, 32] with num_seqs = 3",
+        ),
+        (
+            {"out": torch.zeros(1, 4, 32, dtype=BF16).expand(3, 4, 32)},
+            "out is written and must not overlap itself",
+        ),
+        (
+            {"out": (torch.zeros(3, 4, 32, dtype=BF16), torch.zeros(3, 4))},
+            "out must be a tensor without return_lse",
+        ),
+        (
+            {"out": (torch.zeros(3, 4, 32, dtype=BF16), torch.zeros(4, 3).t()), "return_lse": True},
+            "lse must be contiguous",
+        ),
         ({"sm_scale": float("nan")}, "sm_scale must be finite, but it is nan"),
-        ({"sm_scale": torch.tensor(0.5)}, "sm_scale must be a float, but it is a Tensor\n  to fix: a Python number"),
+        (
+            {"sm_scale": torch.tensor(0.5)},
+            "sm_scale must be a float, but it is a Tensor\n  to fix: a Python number",
+        ),
         ({"sm_scale": "1"}, "sm_scale must be a float, but it is a str"),
         ({"k_scale": 0.5}, "k_scale must be None or 1.0: the cache holds unscaled torch.bfloat16"),
         ({"v_scale": torch.ones(1)}, "v_scale must be None or 1.0"),
@@ -100,12 +119,18 @@ def test_a_bad_input_of_decode_is_named(
         ({"num_splits": 257}, "num_splits must be None or 1 to 256, but it is 257"),
         ({"num_splits": 2.0}, "num_splits must be None or 1 to 256, but it is 2.0"),
         ({"workspace": [0]}, "workspace must be a torch.Tensor, but it is a list"),
-        ({"workspace": torch.zeros(64, dtype=torch.int32)}, "workspace must be contiguous uint8 or float32"),
-        ({"workspace": torch.zeros(64, device="meta")}, "workspace must be on cpu like q, but it is on meta"),
+        (
+            {"workspace": torch.zeros(64, dtype=torch.int32)},
+            "workspace must be contiguous uint8 or float32",
+        ),
+        (
+            {"workspace": torch.zeros(64, device="meta")},
+            "workspace must be on cpu like q, but it is on meta",
+        ),
         ({"backend": "vulkan"}, "backend must be one of cuda, triton, torch, not 'vulkan'"),
         ({"variant": "fastest"}, "variant must be one of default, checked in torch, not 'fastest'"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_option_of_decode_is_named(
     ops: ModuleType, call: Call, options: dict[str, Any], words: str
 ) -> None:
@@ -116,11 +141,17 @@ def test_a_bad_option_of_decode_is_named(
     ("change", "words"),
     [
         ({"cu_seqlens_q": torch.zeros(4, dtype=torch.int64)}, "cu_seqlens_q must be torch.int32"),
-        ({"cu_seqlens_q": torch.zeros(3, dtype=torch.int32)}, "cu_seqlens_q must have shape [num_seqs + 1] with num_seqs + 1 = 4"),
-        ({"seq_lens": torch.zeros(2, dtype=torch.int32)}, "block_table must have shape [num_seqs, max_blocks] with num_seqs = 2, as in seq_lens"),
+        (
+            {"cu_seqlens_q": torch.zeros(3, dtype=torch.int32)},
+            "cu_seqlens_q must have shape [num_seqs + 1] with num_seqs + 1 = 4",
+        ),
+        (
+            {"seq_lens": torch.zeros(2, dtype=torch.int32)},
+            "block_table must have shape [num_seqs, max_blocks] with num_seqs = 2, as in seq_lens",
+        ),
         ({"q": torch.zeros(3, 4, 31, dtype=BF16)}, "q must have shape [num_tokens, 4, 32]"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_input_of_prefill_is_named(
     ops: ModuleType, call: Call, change: dict[str, Any], words: str
 ) -> None:
@@ -152,7 +183,9 @@ def test_write_kv_names_what_is_wrong(ops: ModuleType, call: Call) -> None:
 
     caches = call.k_cache, call.v_cache
     assert "slot_mapping must be torch.int64" in says(k, k, *caches, slots.int())
-    assert "k must have shape [num_tokens, 2, 32] with num_tokens = 3" in says(k[:2], k, *caches, slots)
+    assert "k must have shape [num_tokens, 2, 32] with num_tokens = 3" in says(
+        k[:2], k, *caches, slots
+    )
     assert "v must be torch.bfloat16" in says(k, k.half(), *caches, slots)
     assert "k_scale must be None" in says(k, k, *caches, slots, k_scale=0.5)
     expanded = call.k_cache[:1].expand(8, 4, 2, 32)
@@ -170,7 +203,9 @@ def test_merge_states_and_copy_blocks_name_what_is_wrong(ops: ModuleType, call: 
     assert "lse_b must have shape [num_tokens, 4] with num_tokens = 3, as in out_a" in refusal(
         ops, "merge_states", out, lse, out, lse[:2]
     )
-    assert "out_b must be torch.bfloat16" in refusal(ops, "merge_states", out, lse, out.float(), lse)
+    assert "out_b must be torch.bfloat16" in refusal(
+        ops, "merge_states", out, lse, out.float(), lse
+    )
     assert "lse is written" in refusal(
         ops, "merge_states", out, lse, out, lse, out=(None, lse[:1].expand(3, 4))
     )
@@ -191,16 +226,16 @@ def test_merge_states_and_copy_blocks_name_what_is_wrong(ops: ModuleType, call: 
 
 
 def test_heads_first_caches_are_checked_against_the_layout(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+    packages: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    ops = import_package(folder / "heads_first", monkeypatch)
+    ops = import_package(packages / "heads_first", monkeypatch)
     assert "this package was built for layout HND" in refusal(ops, "decode", *call.decode)
     k, v = call.k_cache.transpose(1, 2), call.v_cache.transpose(1, 2)
     assert ops.decode(call.q, k, v, call.block_table, call.seq_lens).shape == (3, 4, 32)
 
 
-def test_csr_takes_a_pair(folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    ops = import_package(folder / "by_rows", monkeypatch)
+def test_csr_takes_a_pair(packages: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    ops = import_package(packages / "by_rows", monkeypatch)
     message = refusal(ops, "decode", *call.decode)
     assert "block_table must be the pair (kv_indptr, kv_indices), but it is a Tensor" in message
     indptr, indices = make_call(specimen(lookup="csr")).block_table
@@ -227,76 +262,3 @@ def test_strided_pools_give_what_their_copies_give(ops: ModuleType, call: Call) 
         {"q": qkv[:, :4]},
     ):
         assert torch.equal(ops.decode(*replace(call, **change).decode), expected)
-
-
-# ---- nothing to do (C47)
-
-
-def test_an_empty_batch_returns_empty_results(ops: ModuleType, call: Call) -> None:
-    none = replace(
-        call,
-        q=call.q[:0],
-        seq_lens=call.seq_lens[:0],
-        block_table=call.block_table[:0],
-        cu_seqlens_q=call.cu_seqlens_q[:1],
-    )
-    for result in (
-        ops.decode(*none.decode, return_lse=True),
-        ops.prefill(*none.prefill, return_lse=True),
-    ):
-        assert result[0].shape == (0, 4, 32) and result[1].shape == (0, 4)
-    states = torch.zeros(0, 4, 32, dtype=BF16), torch.zeros(0, 4)
-    assert ops.merge_states(*states, *states)[0].shape == (0, 4, 32)
-    ops.copy_blocks(call.k_cache, call.v_cache, torch.zeros(0, 2, dtype=torch.int64))
-    rows = torch.zeros(0, 2, 32, dtype=BF16)
-    ops.write_kv(rows, rows, call.k_cache, call.v_cache, torch.zeros(0, dtype=torch.int64))
-
-
-@pytest.mark.parametrize("function", ["decode", "prefill"])
-def test_a_table_without_columns_shows_nothing(
-    ops: ModuleType, call: Call, function: str
-) -> None:
-    bare = replace(call, block_table=call.block_table[:, :0])
-    out = torch.full((3, 4, 32), float("nan"), dtype=BF16)
-    arguments = getattr(bare, function)
-    result, lse = getattr(ops, function)(*arguments, out=out, return_lse=True)
-    assert result is out and not out.any()
-    assert bool((lse == float("-inf")).all())
-
-
-# ---- results
-
-
-def test_results_are_written_where_the_call_says(ops: ModuleType, call: Call) -> None:
-    expected, expected_lse = ops.decode(*call.decode, return_lse=True)
-    out, lse = torch.zeros(3, 4, 32, dtype=BF16), torch.zeros(3, 4)
-    assert ops.decode(*call.decode, out=out) is out and torch.equal(out, expected)
-    got = ops.decode(*call.decode, out=(out, lse), return_lse=True)
-    assert got[0] is out and got[1] is lse and torch.equal(lse, expected_lse)
-    assert ops.decode(*call.decode, out=out, return_lse=True)[0] is out
-    merged = ops.merge_states(out, lse, out, lse, out=(out, lse))
-    assert merged[0] is out and merged[1] is lse
-
-
-def test_a_checked_variant_names_row_and_column(ops: ModuleType, call: Call) -> None:
-    table = call.block_table.clone()
-    table[2, 1] = 99
-    bad = replace(call, block_table=table)
-    with pytest.raises(ops.KernelFault, match="block id 99 in row 2, column 1") as caught:
-        ops.decode(*bad.decode, variant="checked")
-    assert (caught.value.kind, caught.value.row, caught.value.column, caught.value.value) == (1, 2, 1, 99)
-    call.q[0, 1, 3] = float("nan")
-    with pytest.raises(ops.KernelFault, match="NaN in q, row 0"):
-        ops.decode(*call.decode, variant="checked")
-    k = torch.zeros(2, 2, 32, dtype=BF16)
-    with pytest.raises(ops.KernelFault, match=r"slot_mapping\[1\] is past the cache's last slot"):
-        ops.write_kv(k, k, call.k_cache, call.v_cache, torch.tensor([0, 32]), variant="checked")
-
-
-def test_cpu_tensors_are_refused_by_gpu_backends(ops: ModuleType, call: Call) -> None:
-    with pytest.raises(ops.DeviceError, match="the tensors are on a CPU, where cuda cannot run"):
-        ops.decode(*call.decode, backend="cuda")
-    with pytest.raises(ops.ArgumentError, match="must be cuda or cpu, but the tensors are on meta"):
-        ops.copy_blocks(
-            call.k_cache.to("meta"), call.v_cache.to("meta"), torch.zeros(1, 2, dtype=torch.int64, device="meta")
-        )  # fmt: skip
