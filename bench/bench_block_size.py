@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from bench import report
 from bench.cases import Case, block_size_pairs, select
+from bench.errors import run_script
 from bench.options import Options, parse_options
 from bench.runner import Field, Row, gather_field, prepare_attention, release, run_together
 
@@ -53,4 +54,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -9,6 +9,7 @@ from functools import partial
 
 from bench import report
 from bench.cases import DECODE, select
+from bench.errors import run_script
 from bench.options import parse_options
 from bench.runner import run_attention
 
@@ -23,4 +24,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -8,7 +8,6 @@ python -m bench.bench_launch --package generated/llama3_8b
 from __future__ import annotations
 
 import ctypes
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -17,14 +16,18 @@ from typing import Any
 
 from bench import report
 from bench.cases import DECODE, select
+from bench.errors import run_script
 from bench.options import parse_options
-from bench.package import Package, load_package
-from bench.runner import MAX_ERROR
+from bench.package import Package, find_package, load_package
+from bench.runner import MAX_ERROR, describe
 from bench.tensors import CaseTensors, make_reference, make_tensors
 from pagegen.runtime.timer import Timing, measure_host
 
 AIM = 1.6
+OURS, BARE, DRIVER = "decode(out=)", "bare CuPy launch", "driver"
 DEFAULT_ROWS = ("1x1k",)  # the device must be faster than the host
+
+Call = Callable[[], Any]
 
 
 def our_call(package: Package, tensors: CaseTensors, backend: str, variant: str) -> Call:
@@ -40,9 +43,6 @@ def our_call(package: Package, tensors: CaseTensors, backend: str, variant: str)
         backend=backend,
         variant=variant,
     )
-
-
-Call = Callable[[], Any]
 
 
 def latest_launch(package: Package) -> Any:
@@ -76,10 +76,8 @@ def bare_calls(package: Package, call: Call) -> dict[str, Call]:
         size = _struct_size(params)
         arguments = (np.frombuffer(image[:size], dtype=np.dtype((np.void, size)))[0],)
     return {
-        "bare CuPy launch": partial(
-            function, (grid, 1, 1), (threads, 1, 1), arguments, shared_mem=shared
-        ),
-        "driver": partial(launch.start, launch.stream(), frame[1], 0),
+        BARE: partial(function, (grid, 1, 1), (threads, 1, 1), arguments, shared_mem=shared),
+        DRIVER: partial(launch.start, launch.stream(), frame[1], 0),
     }
 
 
@@ -118,41 +116,47 @@ def check(call: Call, tensors: CaseTensors) -> float:
     return error
 
 
+def measure_variant(
+    package: Package, tensors: CaseTensors, choice: tuple[str, str], repeats: int
+) -> dict[str, Any]:
+    """One variant's host times; a failure is recorded, so that the others still run."""
+    found: dict[str, Any] = {"case": f"{tensors.case.name} {'/'.join(choice)}"}
+    try:
+        call = our_call(package, tensors, *choice)
+        found["error"] = check(call, tensors)
+        times = measure_host({OURS: call, **bare_calls(package, call)}, repeats=repeats)
+    except Exception as problem:
+        found["reason"] = describe(problem)
+        print(f"{found['case']}: failed: {found['reason']}", flush=True)
+        return found
+    print(_line(found["case"], times), flush=True)
+    return {**found, "host": {name: asdict(timing) for name, timing in times.items()}}
+
+
 def main() -> None:
-    """Measure each backend's variants."""
+    """Measure every variant of each backend."""
     options = parse_options(__doc__ or "")
-    environment = report.read_environment(options.commit)
-    found: list[dict[str, Any]] = []
     packages = [load_package(folder) for folder in options.packages]
+    found: list[dict[str, Any]] = []
     for case in select(DECODE, options.rows or DEFAULT_ROWS):
+        package, reason = find_package(packages, case)
+        if package is None:
+            print(f"{case.name}: no package fits: {reason}")
+            found.append({"case": case.name, "reason": reason})
+            continue
         tensors = make_tensors(case, "cuda", options.seed)
-        for package in packages:
-            if package.misfit(case):
-                continue
-            for backend, variant in package.variants("decode", options.backends, options.variants):
-                label = f"{case.name} {backend}/{variant}"
-                try:
-                    call = our_call(package, tensors, backend, variant)
-                    error = check(call, tensors)
-                    calls = {"decode(out=)": call, **bare_calls(package, call)}
-                    times = measure_host(calls, repeats=options.repeats)
-                except Exception as problem:  # recorded: the other variants still run
-                    print(f"{label}: failed: {type(problem).__name__}: {problem}")
-                    found.append({"case": label, "reason": str(problem)})
-                    continue
-                print(_line(label, times), flush=True)
-                timings = {name: asdict(timing) for name, timing in times.items()}
-                found.append({"case": label, "error": error, "host": timings})
+        for choice in package.variants("decode", options.backends, options.variants):
+            found.append(measure_variant(package, tensors, choice, options.repeats))
+    environment = report.read_environment(options.commit)
     data = {"environment": asdict(environment), "rows": found}
     print(f"written to {report.write_json(data, 'launch', options)}")
-    print(json.dumps(data["environment"]))
 
 
 def _line(label: str, times: dict[str, Timing]) -> str:
     parts = [f"{name} {timing.median_us:.1f} us" for name, timing in times.items()]
-    ratio = times["decode(out=)"].median_us / times["bare CuPy launch"].median_us
+    ratio = times[OURS].median_us / times[BARE].median_us
     return f"{label:<28} | {' | '.join(parts)} | {ratio:.2f}x bare (aim {AIM})"
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

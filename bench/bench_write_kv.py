@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bench import report
 from bench.cases import WRITE_KV, Case, select
+from bench.errors import run_script
 from bench.options import Options, parse_options
 from bench.package import Package, find_package
 from bench.peers import Run, Setup
@@ -116,4 +117,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

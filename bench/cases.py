@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from bench.errors import UsageError
+
 K = 1024
 
 
@@ -102,12 +104,12 @@ def block_size_pairs() -> tuple[tuple[Case, Case], ...]:
 def select(cases: Sequence[Case], patterns: Sequence[str]) -> tuple[Case, ...]:
     """The cases whose names match a shell pattern; all without patterns.
 
-    Raises ValueError, naming the rows there are, when a pattern matches nothing.
+    Raises UsageError, naming the rows there are, when a pattern matches nothing.
     """
     for pattern in patterns:
         if not any(fnmatchcase(case.name, pattern) for case in cases):
             known = ", ".join(case.name for case in cases)
-            raise ValueError(f"no row matches {pattern!r}; there are: {known}")
+            raise UsageError(f"no row matches {pattern!r}; there are: {known}")
     return tuple(
         case for case in cases if not patterns or any(fnmatchcase(case.name, p) for p in patterns)
     )

@@ -15,9 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bench.cases import Case
+from bench.errors import UsageError
 from bench.peers import Run, Setup
 from bench.tensors import CaseTensors
 
@@ -75,10 +77,10 @@ class Package:
 
 
 def load_package(folder: Path) -> Package:
-    """Import a generated package by path. Raises ValueError when the folder holds none."""
+    """Import a generated package by path. Raises UsageError when the folder holds none."""
     entry = folder / "__init__.py"
     if not (folder / "manifest.json").is_file() or not entry.is_file():
-        raise ValueError(
+        raise UsageError(
             f"{folder} is no generated package\n"
             f"  to fix: pagegen build specs/{folder.name}.yaml --out {folder.parent}"
         )
@@ -87,7 +89,7 @@ def load_package(folder: Path) -> Package:
         name, entry, submodule_search_locations=[str(folder)]
     )
     if location is None or location.loader is None:
-        raise ValueError(f"{entry} cannot be imported")
+        raise UsageError(f"{entry} cannot be imported")
     ops = importlib.util.module_from_spec(location)
     sys.modules[name] = ops  # its relative imports look here
     location.loader.exec_module(ops)
@@ -130,6 +132,20 @@ def _attention(package: Package, tensors: CaseTensors, backend: str, variant: st
     )
     chosen = {"backend": backend, "variant": variant}
     if case.op == "decode":
-        return partial(package.ops.decode, *inputs, out=out, **chosen)
+        workspace = new_workspace(package, tensors, backend, variant)
+        return partial(package.ops.decode, *inputs, out=out, workspace=workspace, **chosen)
     lengths = {"cu_seqlens_q": tensors.cu_seqlens_q, "max_seqlen_q": case.q_len}
     return partial(package.ops.prefill, *inputs, out=out, **lengths, **chosen)
+
+
+def new_workspace(
+    package: Package, tensors: CaseTensors, backend: str, variant: str
+) -> Tensor | None:
+    """Scratch for split decode. A call captured without one would clear a new one every time."""
+    case, device = tensors.case, tensors.q.device
+    max_seq_len = case.blocks_per_seq * case.block_size
+    num_splits = package.ops.num_splits(
+        case.num_seqs, max_seq_len, device=device, backend=backend, variant=variant
+    )
+    num_bytes = package.ops.workspace_bytes(case.num_seqs, num_splits)
+    return torch.zeros(num_bytes, dtype=torch.uint8, device=device) if num_bytes else None

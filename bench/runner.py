@@ -104,7 +104,7 @@ class Field:
 
 
 def gather_field(options: Options) -> Field:
-    """Load packages and peers. Raises ValueError for a wrong option, not for a missing peer."""
+    """Load packages and peers. Raises UsageError for a wrong option, not for a missing peer."""
     if options.peers_folder is not None:
         add_folder(options.peers_folder)
     peers = () if options.peer_names is None else tuple(find_peers(options.peer_names))

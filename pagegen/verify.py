@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pagegen import cases, oracle
+from pagegen.archs import arch
 from pagegen.cases import LSE_TOLERANCE, TOLERANCE, Case, Shape
 from pagegen.dtypes import dtype
 
@@ -240,7 +241,7 @@ def verify(
 
     `quick` keeps two cases per kernel. Nothing is raised for a wrong result: read Result.ok.
     """
-    rows = [r for r in ops.manifest()["kernels"] if not backends or r["backend"] in backends]
+    rows = [r for r in runnable(ops, device) if not backends or r["backend"] in backends]
     results: list[Result] = []
     for done, row in enumerate(rows):
         kernel, backend, variant = row["kernel"], row["backend"], row["variant"]
@@ -248,6 +249,20 @@ def verify(
         results += kernel_results(ops, kernel, backend, variant, device, seed, quick)
     progress("done", len(rows), len(rows))
     return tuple(results)
+
+
+def runnable(ops: Ops, device: str) -> list[dict[str, Any]]:
+    """The manifest's rows that `device` can run: tiles made for other GPUs are left out."""
+    rows: list[dict[str, Any]] = ops.manifest()["kernels"]
+    if device == "cpu":
+        return [row for row in rows if row["backend"] != "cuda"]
+    capability = torch.cuda.get_device_capability()
+    return [
+        row
+        for row in rows
+        if row["backend"] == "torch"
+        or any(arch(target).runs_on(capability) for target in row["targets"])
+    ]
 
 
 def kernel_results(

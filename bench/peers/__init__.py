@@ -14,6 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from bench.errors import UsageError
 from bench.tensors import CaseTensors
 
 PEERS = ("flashinfer", "fa3", "vllm_triton", "sglang_triton", "lmdeploy_triton")
@@ -53,19 +54,19 @@ class Peer(Protocol):
 
 
 def add_folder(folder: Path) -> None:
-    """Let peers be imported from a folder of packages. Raises ValueError if there is none."""
+    """Let peers be imported from a folder of packages. Raises UsageError if there is none."""
     if not folder.is_dir():
-        raise ValueError(f"--peers {folder}: there is no such folder")
+        raise UsageError(f"--peers {folder}: there is no such folder")
     text = str(folder.resolve())
     if text not in sys.path:
         sys.path.insert(0, text)
 
 
 def find_peers(names: Sequence[str]) -> Iterator[Peer]:
-    """The named peers; all without names. Raises ValueError for an unknown one."""
+    """The named peers; all without names. Raises UsageError for an unknown one."""
     for name in names:
         if name not in PEERS:
-            raise ValueError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
+            raise UsageError(f"no peer {name!r}; there are: {', '.join(PEERS)}")
     for name in names or PEERS:
         # A module is its own instance of the protocol.
         peer: Peer = import_module(f"bench.peers.{name}")

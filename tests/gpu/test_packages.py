@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pagegen.runtime.loader import load
-from pagegen.verify import kernel_results
+from pagegen.verify import kernel_results, runnable
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,9 +30,11 @@ def built_folders() -> list[Path]:
 
 def variants() -> list[Any]:
     """(folder, kernel, backend, variant) of everything that was built."""
-    rows = []
+    rows: list[Any] = []
+    if not torch.cuda.is_available():
+        return rows
     for folder in built_folders():
-        for row in load(folder).manifest()["kernels"]:
+        for row in runnable(load(folder), "cuda"):
             key = (row["kernel"], row["backend"], row["variant"])
             rows.append(pytest.param(folder, *key, id="-".join((folder.name, *key))))
     return rows

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pagegen.archs import arch
+from pagegen.emit import emit
 from pagegen.lower import lower
 from pagegen.plan import BACKENDS, KERNELS
 from pagegen.spec import Spec
@@ -53,17 +54,23 @@ def test_variants_are_unique_within_a_kernel_and_backend() -> None:
     assert len(keys) == len(set(keys))
 
 
-def test_every_field_of_a_spec_reaches_the_symbols() -> None:
-    """Two specs that differ anywhere must never share a compiled kernel."""
+def sources(spec: Spec) -> dict[str, str]:
+    """Symbol -> emitted text of every compiled kernel."""
+    return {plan.symbol: emit(plan, "specimen.yaml").text for plan in lower(spec)}
+
+
+def test_kernels_that_differ_anywhere_never_share_a_symbol() -> None:
+    """For every field of a spec: what changes with it in the text changes the symbol too."""
     untested = {field.name for field in fields(Spec)} - set(CHANGES) - NOT_MEANING - DTYPES
     assert not untested, "add the new field to CHANGES"
     compiled = ("cuda", "triton")
-    base = {plan.symbol for plan in lower(specimen(backends=compiled))}
+    base = sources(specimen(backends=compiled))
     changes: list[dict[str, Any]] = [{field: value} for field, value in CHANGES.items()]
     for change in [*changes, dict.fromkeys(DTYPES, "fp16")]:
-        changed = specimen(backends=compiled, **change)
-        symbols = {plan.symbol for plan in lower(changed)}
-        assert not symbols & base, change
+        changed = sources(specimen(backends=compiled, **change))
+        assert changed.keys() != base.keys(), change
+        for symbol in changed.keys() & base.keys():
+            assert changed[symbol] == base[symbol], (change, symbol)
 
 
 @pytest.mark.parametrize("group", [1, 3, 4, 5, 6, 7, 8, 12, 16, 24, 71])
