@@ -65,7 +65,7 @@ def device(index: int | None = None) -> Device:
 
 def _driver_cuda() -> str:
     try:
-        version: int = importlib.import_module("cupy.cuda.runtime").driverGetVersion()
+        version: int = importlib.import_module("cupy.cuda").runtime.driverGetVersion()
     except Exception:
         return ""
     return f"{version // 1000}.{version % 1000 // 10}"

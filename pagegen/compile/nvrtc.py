@@ -64,7 +64,8 @@ class Nvrtc:
 
     def options(self, plan: Plan, arch: Arch) -> tuple[str, ...]:
         """What NVRTC is told. No fast math, and no line table: it would hold a path."""
-        return (f"-std={LANGUAGE}", f"-arch={arch.name}", f"-Xptxas={ASSEMBLER}", "-fmad=true")
+        named = (f"-std={LANGUAGE}", f"-arch={arch.name}", f"-Xptxas={ASSEMBLER}")
+        return (*named, "-fmad=true", "-default-device")
 
     def compile(self, plan: Plan, source: SourceText, arch: Arch) -> Artifact:
         """Compile. Raises CompileError with the place in `source` when NVRTC refuses it."""
@@ -120,7 +121,13 @@ def compile_cubin(source: SourceText, arch: Arch) -> tuple[bytes, str]:
     # A bare file name: whatever stands here could reach the cubin.
     name = source.path.rpartition("/")[2]
     options = ProgramOptions(
-        name=name, std=LANGUAGE, arch=arch.name, ptxas_options=ASSEMBLER, fma=True
+        name=name,
+        std=LANGUAGE,
+        arch=arch.name,
+        ptxas_options=ASSEMBLER,
+        fma=True,
+        # NVRTC before 13.1 takes a lambda without it for a host function.
+        device_as_default_execution_space=True,
     )
     log = io.StringIO()
     try:

@@ -61,10 +61,22 @@ def torch_constants() -> tuple[Constant, ...]:
     """What bounds the memory of decode and prefill in plain PyTorch."""
     return (
         Constant(
-            "GATHER_ELEMENTS",
-            1 << 24,
-            "elements of the largest temporary tensor, about",
-            "64 MB of fp32: larger ones gain nothing on a CPU and strain its caches",
+            "TILE_TOKENS",
+            64,
+            "query tokens of a prefill tile, at most",
+            "64 rows for each query head of a group make a matrix product efficient",
+        ),
+        Constant(
+            "CPU_ELEMENTS",
+            1 << 19,
+            "elements of a temporary tensor on a CPU, about",
+            "2 MB of fp32 stay in a core's cache from one operation to the next",
+        ),
+        Constant(
+            "DEVICE_ELEMENTS",
+            1 << 25,
+            "elements of a temporary tensor elsewhere, about",
+            "128 MB of fp32: few launches, and small beside any model",
         ),
     )
 

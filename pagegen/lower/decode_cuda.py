@@ -16,21 +16,16 @@ from pagegen.spec import Spec
 
 CHUNK_BYTES = 16  # of one asynchronous copy
 CHUNK = 8  # 16-bit elements of a chunk
+LINE = 8  # chunks of the 128 bytes that shared memory moves at once
 RESERVED_BYTES = 1024  # shared memory the driver takes from each block
 OTHER_REGISTERS = 56  # of a thread, beside queries and output
-MAX_REGISTERS = 248  # of a thread, with room for the compiler's own
+MAX_REGISTERS = 232  # of a thread by this count, which other features may exceed by some 20
 
 
 def pitch(head_dim: int) -> int:
-    """Chunks from one row to the next in shared memory, for whole mma steps of 16 dims."""
-    return -(-head_dim // 16) * 2 + 1
-
-
-def lanes(head_dim: int) -> int:
-    """Lanes that copy a row side by side: all of them busy if that makes 64 bytes or more."""
+    """Chunks of a row in shared memory: whole lines, or half a line where that is enough."""
     chunks = head_dim // CHUNK
-    divisor = chunks & -chunks
-    return divisor if divisor >= 4 else 1 << (chunks - 1).bit_length()
+    return LINE // 2 if chunks <= LINE // 2 else -(-chunks // LINE) * LINE
 
 
 def even_tiles(group: int, limit: int) -> tuple[int, int]:
@@ -62,7 +57,7 @@ class DecodeTiles:
     def constants(self, spec: Spec) -> tuple[Constant, ...]:
         """What the template names."""
         group_tile, group_tiles = even_tiles(spec.group, head_limit(spec))
-        odd = "odd, so that the 8 rows of an ldmatrix and of a copy meet all banks once"
+        lines = "whole lines of 8, or half of one: a copy across two lines is two requests to L2"
         flight = self.ctas_per_sm * self.smem_bytes(spec) // 1024
         busy = f"{flight} KB in flight on an SM; 64 to 100 saturate it"
         return (
@@ -76,10 +71,8 @@ class DecodeTiles:
                 "CTAS_PER_SM", self.ctas_per_sm, "thread blocks resident on an SM",
                 "one block's prologue and merge hide behind the others' copies",
             ),
-            Constant("K_PITCH", pitch(spec.head_dim), "16-byte chunks between K rows", odd),
-            Constant("V_PITCH", pitch(spec.head_dim_v), "16-byte chunks between V rows", odd),
-            Constant("K_LANES", lanes(spec.head_dim), "lanes that copy a K row side by side"),
-            Constant("V_LANES", lanes(spec.head_dim_v), "lanes that copy a V row side by side"),
+            Constant("K_PITCH", pitch(spec.head_dim), "16-byte chunks between K rows", lines),
+            Constant("V_PITCH", pitch(spec.head_dim_v), "16-byte chunks between V rows", lines),
             Constant(
                 "ID_ROWS", gcd(self.tile, spec.block_size), "tokens of a tile that share an id",
                 "gcd of TILE and BLOCK_SIZE",

@@ -16,6 +16,7 @@ from pagegen.spec import Spec
 
 CHUNK = 8  # 16-bit elements of a 16-byte copy
 ELEMENT_BYTES = 2
+LINE = 64  # 16-bit elements of a 128-byte line of shared memory
 WORK_BYTES = 64
 RESERVED_BYTES = 1024  # shared bytes the driver takes from each block
 
@@ -103,9 +104,8 @@ class CudaTiles:
 
 
 def _pitch(head_dim: int) -> int:
-    """Elements between rows: an odd number of chunks, so that eight rows meet no bank twice."""
-    chunks = -(-head_dim // 16) * 2  # whole MMA steps
-    return (chunks + 1) * CHUNK
+    """Elements between rows: whole lines of 128 bytes, within which chunks are swizzled by row."""
+    return -(-head_dim // LINE) * LINE
 
 
 def cuda_tiles(spec: Spec, target: str) -> tuple[CudaTiles, ...]:

@@ -1,6 +1,6 @@
 """Calls decode and prefill kernels under Triton's interpreter, on CPU tensors.
 
-It knows the launch arguments and the grids, as a host does, and nothing of what a kernel does inside.
+It knows launch arguments and grids, as a host does, and nothing of what a kernel does inside.
 """
 
 from __future__ import annotations
@@ -202,4 +202,3 @@ def run_prefill(
         },
     )
     return Result(out, lse, tuple(fault.tolist()))
-

@@ -34,9 +34,7 @@ class Call:
         plan = plan_of(spec, self.kernel)
         if self.kernel == "prefill":
             return run_prefill(interpreter, plan, case, spec.layout, out=out)
-        return run_decode(
-            interpreter, plan, case, spec.layout, num_splits=self.num_splits, out=out
-        )
+        return run_decode(interpreter, plan, case, spec.layout, num_splits=self.num_splits, out=out)
 
 
 ONE_TOKEN_CALLS = (Call("decode"), Call("decode", 3), Call("decode", 8), Call("prefill"))

@@ -48,7 +48,7 @@ class Interpreter:
         values = [arguments[row.name] for row in plan.params]
         for value in values:
             if isinstance(value, torch.Tensor):
-                value.share_memory_()
+                value.share_memory_()  # type: ignore[no-untyped-call]
         self.connection.send((plan.symbol, grid, values))
         fault = self.connection.recv()
         assert not fault, f"{plan.symbol} failed in the interpreter:\n{fault}"

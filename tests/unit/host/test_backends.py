@@ -100,6 +100,6 @@ def test_without_a_gpu_or_cupy_the_error_says_so(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ops.DeviceError, match="torch finds no GPU"):
         ops.warm_up()
-    monkeypatch.setitem(sys.modules, "cupy.cuda.driver", None)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     with pytest.raises(ops.DeviceError, match="pip install cupy-cuda13x"):
         submodule(ops, "kernels").driver()

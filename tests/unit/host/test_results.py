@@ -83,3 +83,9 @@ def test_cpu_tensors_are_refused_by_gpu_backends(ops: ModuleType, call: Call) ->
             call.v_cache.to("meta"),
             torch.zeros(1, 2, dtype=torch.int64, device="meta"),
         )
+
+
+def test_the_kernels_folder_called_torch_hides_nothing(ops: ModuleType, call: Call) -> None:
+    """Importing a kernel of torch/ gives the package an attribute of that name."""
+    ops.decode(*call.decode)
+    assert ops.num_splits(2, 4096, device="cpu") == 1

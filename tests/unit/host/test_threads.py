@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,7 +58,7 @@ def test_a_thread_without_a_context_gets_one(
     class Runtime:
         setDevice = staticmethod(bound.append)
 
-    monkeypatch.setitem(sys.modules, "cupy.cuda.runtime", Runtime)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(runtime=Runtime))
     for function, arguments in ((ops.decode, call.decode), (ops.prefill, call.prefill)):
         gpu.errors.append(RuntimeError("CUDA_ERROR_INVALID_CONTEXT: invalid device context"))
         function(*arguments)
