@@ -16,7 +16,7 @@ from pathlib import Path
 from pagegen.errors import BuildError
 
 KEPT = ("tuning.json",)  # measured, not built: a rebuild must not lose it
-IGNORED = ("__pycache__",)
+IGNORED = ("__pycache__", "verified.json")  # left by Python, and by verify; a swap drops both
 
 
 @dataclass(frozen=True)
