@@ -10,7 +10,8 @@ from dataclasses import replace
 
 from pagegen.lower.common import attention_constants, frame, torch_constants
 from pagegen.lower.decode_cuda import cuda_tiles
-from pagegen.lower.triton import decode_constants, decode_tilings
+from pagegen.lower.triton import decode_constants
+from pagegen.lower.triton_tiles import decode_tilings
 from pagegen.plan import Backend, Constant, Plan
 from pagegen.spec import Spec
 
@@ -50,11 +51,14 @@ def _cuda_plans(spec: Spec, target: str, base: tuple[Constant, ...]) -> tuple[Pl
 def _triton_plans(spec: Spec, target: str, base: tuple[Constant, ...]) -> tuple[Plan, ...]:
     """One plan for each tiling of the Triton kernel."""
     return tuple(
-        frame(
-            spec, "decode", "triton", tiling.variant, target,
-            (*base, *decode_constants(spec, tiling)),
-            checked=tiling.checked, num_warps=tiling.num_warps, num_stages=tiling.num_stages,
-            dynamic_smem_bytes=0,
+        replace(
+            frame(
+                spec, "decode", "triton", tiling.variant, target,
+                (*base, *decode_constants(spec, tiling)),
+                checked=tiling.checked, num_warps=tiling.num_warps, num_stages=tiling.num_stages,
+                dynamic_smem_bytes=0,
+            ),
+            allow_stack=tiling.allow_stack,
         )
         for tiling in decode_tilings(spec, target)
     )  # fmt: skip

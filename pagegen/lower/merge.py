@@ -9,7 +9,7 @@ from math import ceil
 
 from pagegen.dtypes import dtype
 from pagegen.lower.common import frame
-from pagegen.lower.triton import power_of_two
+from pagegen.lower.triton_tiles import power_of_two
 from pagegen.plan import Backend, Constant, Plan
 from pagegen.spec import Spec
 

@@ -8,11 +8,12 @@ TILE_M + i on, and those past its own count return at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagegen.lower.common import attention_constants, frame, torch_constants
 from pagegen.lower.prefill_cuda import cuda_tiles
-from pagegen.lower.triton import prefill_constants, prefill_tilings
+from pagegen.lower.triton import prefill_constants
+from pagegen.lower.triton_tiles import prefill_tilings
 from pagegen.plan import Backend, Constant, Plan
 from pagegen.spec import Spec
 
@@ -27,6 +28,8 @@ class Tiles:
     num_stages: int
     dynamic_smem_bytes: int
     checked: bool = False
+    max_registers: int = 0  # of a thread; 0: no limit
+    allow_stack: bool = False
 
 
 def lower_prefill(spec: Spec, backend: Backend, target: str) -> tuple[Plan, ...]:
@@ -34,10 +37,14 @@ def lower_prefill(spec: Spec, backend: Backend, target: str) -> tuple[Plan, ...]
     tiles = {"cuda": _cuda_tiles, "triton": _triton_tiles, "torch": _torch_tiles}[backend]
     base = attention_constants(spec, backend)
     return tuple(
-        frame(
-            spec, "prefill", backend, row.variant, target, (*base, *row.constants),
-            checked=row.checked, num_warps=row.num_warps, num_stages=row.num_stages,
-            dynamic_smem_bytes=row.dynamic_smem_bytes,
+        replace(
+            frame(
+                spec, "prefill", backend, row.variant, target, (*base, *row.constants),
+                checked=row.checked, num_warps=row.num_warps, num_stages=row.num_stages,
+                dynamic_smem_bytes=row.dynamic_smem_bytes,
+            ),
+            max_registers=row.max_registers,
+            allow_stack=row.allow_stack,
         )
         for row in tiles(spec, target)
     )  # fmt: skip
@@ -56,7 +63,8 @@ def _cuda_tiles(spec: Spec, target: str) -> tuple[Tiles, ...]:
 def _triton_tiles(spec: Spec, target: str) -> tuple[Tiles, ...]:
     return tuple(
         Tiles(
-            row.variant, prefill_constants(spec, row), row.num_warps, row.num_stages, 0, row.checked
+            row.variant, prefill_constants(spec, row), row.num_warps, row.num_stages, 0,
+            row.checked, row.max_registers, row.allow_stack,
         )
         for row in prefill_tilings(spec, target)
     )  # fmt: skip

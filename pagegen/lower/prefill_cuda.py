@@ -18,6 +18,7 @@ CHUNK = 8  # 16-bit elements of a 16-byte copy
 ELEMENT_BYTES = 2
 LINE = 64  # 16-bit elements of a 128-byte line of shared memory
 WORK_BYTES = 64
+SOURCE_BYTES = 16  # two pointers of a thread
 RESERVED_BYTES = 1024  # shared bytes the driver takes from each block
 
 
@@ -64,15 +65,17 @@ class CudaTiles:
         lanes = divisor if divisor >= 4 else 1 << (chunks - 1).bit_length()
         return max(lanes, 32 * self.num_warps // self.tile_n)
 
-    def offsets(self, spec: Spec) -> tuple[int, int, int, int, int]:
-        """Bytes from the start of shared memory to K, V, block ids and work, and the end."""
+    def offsets(self, spec: Spec) -> tuple[int, int, int, int, int, int]:
+        """Bytes from the start of shared memory to K, V, sources, block ids and work, the end."""
         k_offset = self.q_bytes(spec)
         v_offset = k_offset + self.num_stages * self.k_bytes(spec)
         out_bytes = self.tile_m * _pitch(spec.head_dim_v) * ELEMENT_BYTES  # staged at the end
-        ids_offset = max(v_offset + self.num_stages * self.v_bytes(spec), out_bytes)
+        sources_offset = max(v_offset + self.num_stages * self.v_bytes(spec), out_bytes)
+        ids_offset = sources_offset + 32 * self.num_warps * SOURCE_BYTES
         ids_bytes = 4 * self.id_slots(spec) * (self.tile_n // self.id_rows(spec))
         work_offset = ids_offset + ids_bytes
-        return k_offset, v_offset, ids_offset, work_offset, work_offset + WORK_BYTES
+        end = work_offset + WORK_BYTES
+        return k_offset, v_offset, sources_offset, ids_offset, work_offset, end
 
     def smem_bytes(self, spec: Spec) -> int:
         """Dynamic shared memory of a block."""
@@ -80,7 +83,7 @@ class CudaTiles:
 
     def constants(self, spec: Spec) -> tuple[Constant, ...]:
         """What the template names."""
-        k_offset, v_offset, ids_offset, work_offset, _ = self.offsets(spec)
+        k_offset, v_offset, sources_offset, ids_offset, work_offset, _ = self.offsets(spec)
         return (
             Constant("TILE_M", self.tile_m, "rows (token, head) of a query tile"),
             Constant("TILE_N", self.tile_n, "keys of a tile"),
@@ -98,6 +101,7 @@ class CudaTiles:
             Constant("V_LANES", self.lanes(spec.head_dim_v), "threads that copy a row of V or out"),
             Constant("K_OFFSET", k_offset, "bytes before K in shared memory"),
             Constant("V_OFFSET", v_offset, "bytes before V in shared memory"),
+            Constant("SOURCES_OFFSET", sources_offset, "bytes before the threads' sources"),
             Constant("IDS_OFFSET", ids_offset, "bytes before the block ids in shared memory"),
             Constant("WORK_OFFSET", work_offset, "bytes before the work in shared memory"),
         )

@@ -31,7 +31,12 @@ class Tiling:
     num_stages: int
     reason: str
     checked: bool = False
-    max_registers: int = 0  # 0: no limit. With one, values may spill
+    max_registers: int = 0  # of a thread; 0: no limit
+
+    @property
+    def allow_stack(self) -> bool:
+        """A limit on registers is worth some spills, and the speed of a checked variant is not."""
+        return self.checked or self.max_registers > 0
 
 
 def power_of_two(number: int) -> int:
@@ -141,7 +146,9 @@ def _wide_prefill(spec: Spec, unit: MatrixUnit) -> Tiling:
     if padded(spec.head_dim_v) <= 128:
         return Tiling("default", 64, 32, 4, 2, "two programs on a multiprocessor")
     if unit == "wgmma":
-        return Tiling("default", 128, 32, 8, 2, "acc takes half of the registers")
+        # The three loops of a window take more registers.
+        rows = 64 if spec.window else 128
+        return Tiling("default", rows, 32, 8, 2, "acc takes half of the registers")
     return Tiling("default", 64, 16, 8, 2, "acc takes half of the registers; longer steps spill")
 
 

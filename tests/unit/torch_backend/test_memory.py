@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from tests.interpret.tricks import (
     table_of,
     with_table,
 )
+from tests.rendering import load_kernel
 
 Run = Callable[..., Result]
 VARIANTS = ("default", "checked")
@@ -177,3 +179,23 @@ def test_small_chunks_change_nothing(
         got = run(spec, kernel, case)
         assert bool(((got.out - want.out).abs() < 1e-5).all()), case.name
         assert bool(torch.isclose(got.lse, want.lse, rtol=1e-6, atol=1e-5).all()), case.name
+
+
+@kernels
+def test_without_reading_lengths_the_result_is_the_same(
+    run: Run, kernel: str, tmp_path: Path
+) -> None:
+    """As on a device, where the table's width bounds what is gathered."""
+    spec = make_spec(window=30, heads=(6, 2), lookup="table")
+    module = load_kernel(replace(spec, backends=("torch",)), kernel, "torch", tmp_path)
+    original = module.in_chunks
+    vars(module)["in_chunks"] = lambda *arguments, on_cpu: original(*arguments, on_cpu=False)
+    made = cases.decode_cases if kernel == "decode" else cases.prefill_cases
+    for case in made(shape_of(spec), seed=35):
+        want = run(spec, kernel, case)
+        out, lse = torch.full_like(want.out, math.nan), torch.full_like(want.lse, math.nan)
+        lens = (case.seq_lens, case.cu_seqlens_q)[: 1 + (kernel == "prefill")]
+        caches = (case.k_cache, case.v_cache, case.lookup)
+        getattr(module, kernel)(out, lse, case.q, *caches, *lens, case.sm_scale)
+        assert bool(((out - want.out).abs() < 1e-5).all()), case.name
+        assert bool(torch.isclose(lse, want.lse, rtol=1e-6, atol=1e-5).all()), case.name
