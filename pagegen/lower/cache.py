@@ -11,7 +11,8 @@ from math import ceil
 
 from pagegen.dtypes import dtype
 from pagegen.lower.common import cache_constants, frame
-from pagegen.lower.triton import padded_dims, power_of_two
+from pagegen.lower.triton import padded_dims
+from pagegen.lower.triton_tiles import power_of_two
 from pagegen.plan import Backend, Constant, Plan
 from pagegen.spec import Spec
 

@@ -58,7 +58,8 @@ class DecodeTiles:
         """What the template names."""
         group_tile, group_tiles = even_tiles(spec.group, head_limit(spec))
         lines = "whole lines of 8, or half of one: a copy across two lines is two requests to L2"
-        flight = self.ctas_per_sm * self.smem_bytes(spec) // 1024
+        rows = self.ctas_per_sm * self.num_warps * self.stages * self.tile
+        flight = rows * (spec.head_dim + spec.head_dim_v) * 2 // 1024
         busy = f"{flight} KB in flight on an SM; 64 to 100 saturate it"
         return (
             Constant("GROUP_TILE", group_tile, "query heads of one thread block"),

@@ -17,7 +17,7 @@ from pagegen.spec import Spec
 CHUNK = 8  # 16-bit elements of a 16-byte copy
 ELEMENT_BYTES = 2
 LINE = 64  # 16-bit elements of a 128-byte line of shared memory
-WORK_BYTES = 64
+WORK_BYTES = 128
 SOURCE_BYTES = 16  # two pointers of a thread
 RESERVED_BYTES = 1024  # shared bytes the driver takes from each block
 
@@ -46,7 +46,7 @@ class CudaTiles:
 
     def id_slots(self, spec: Spec) -> int:
         """Stages of the ring of block ids: the tile in use, the one in flight, the one after."""
-        return 4
+        return 4 if self.num_stages == 2 else 8
 
     def q_bytes(self, spec: Spec) -> int:
         return self.tile_m * _pitch(spec.head_dim) * ELEMENT_BYTES
@@ -58,10 +58,10 @@ class CudaTiles:
         return self.tile_n * _pitch(spec.head_dim_v) * ELEMENT_BYTES
 
     def lanes(self, head_dim: int) -> int:
-        """Threads side by side on a row: a divisor of its chunks if that covers 64 bytes, and so
-        many that a pass of all threads fits in the tile."""
+        """Threads side by side on a row: as many as cover a line of it, if that leaves none idle,
+        and so many that a pass of all threads fits in the tile."""
         chunks = head_dim // CHUNK
-        divisor = chunks & -chunks
+        divisor = min(chunks & -chunks, LINE // CHUNK)
         lanes = divisor if divisor >= 4 else 1 << (chunks - 1).bit_length()
         return max(lanes, 32 * self.num_warps // self.tile_n)
 
@@ -88,6 +88,7 @@ class CudaTiles:
             Constant("TILE_M", self.tile_m, "rows (token, head) of a query tile"),
             Constant("TILE_N", self.tile_n, "keys of a tile"),
             Constant("STEP_N", self.step_n, "keys of one softmax step"),
+            Constant("MASKED_STEP_N", min(self.step_n, 32), "the same where keys are masked"),
             Constant("NUM_STAGES", self.num_stages, "tiles of K and V in shared memory"),
             Constant("WARP_ROWS", self.warp_rows, "rows of a warp"),
             Constant("Q_HELD", self.q_held, "MMA steps of q held in registers"),
@@ -150,9 +151,9 @@ def _candidates(spec: Spec) -> tuple[CudaTiles, ...]:
             CudaTiles("default", 4, 16, 16, 16, 0, 1),
         )
     return (
-        CudaTiles("default", 4, 32, 64, 32, 0, 2),
+        CudaTiles("default", 4, 32, 64, 64, 0, 2),
         CudaTiles("default", 4, 32, 32, 32, 0, 2),
-        CudaTiles("default", 4, 32, 64, 32, 0, 1),
+        CudaTiles("default", 4, 32, 64, 64, 0, 1),
         CudaTiles("default", 4, 32, 32, 32, 0, 1),
     )
 

@@ -28,7 +28,7 @@ def make_spec(
     heads: tuple[int, int] = (4, 2),
     dims: tuple[int, int] = (32, 32),
     block_size: int = 16,
-    dtype: str = "fp32",
+    dtype: str = "fp16",
     layout: Layout = "NHD",
     lookup: Lookup = "table",
     causal: bool = True,
