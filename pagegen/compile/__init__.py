@@ -59,7 +59,7 @@ def check(artifact: Artifact, plan: Plan, arch: Arch) -> None:
     Raises CompileError naming the kernel, the target, the bytes and a remedy.
     """
     used = artifact.resources
-    kernel = f"{plan.kernel} {plan.variant} ({artifact.symbol}) on {arch.name}"
+    kernel = f"{plan.backend} {plan.kernel} {plan.variant} ({artifact.symbol}) on {arch.name}"
     if used.smem_bytes > arch.smem_per_block_bytes:
         raise CompileError(
             f"{kernel} needs {used.smem_bytes} bytes of shared memory",

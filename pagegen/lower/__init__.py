@@ -45,7 +45,7 @@ def lower(spec: Spec) -> tuple[Plan, ...]:
                 for plan in FAMILIES[kernel](spec, backend, name):
                     merged.setdefault(replace(plan, targets=()), []).append(name)
             taken: set[str] = set()
-            for plan, names in merged.items():
+            for plan, names in sorted(merged.items(), key=lambda item: item[0].checked):
                 # Targets that need other tiles get a variant of their own: default_sm_86.
                 variant = plan.variant
                 if variant in taken:

@@ -203,6 +203,7 @@ def lower_write_kv(spec: Spec, backend: Backend, target: str) -> tuple[Plan, ...
         frame(
             spec, "write_kv", backend, variant, target, constants,
             checked=checked, num_warps=num_warps, num_stages=1, dynamic_smem_bytes=0,
+            allow_stack=checked,  # its speed does not matter
         )
         for variant, checked in (("default", False), ("checked", True))
     )  # fmt: skip
@@ -215,6 +216,7 @@ def lower_copy_blocks(spec: Spec, backend: Backend, target: str) -> tuple[Plan, 
         frame(
             spec, "copy_blocks", backend, variant, target, constants,
             checked=checked, num_warps=num_warps, num_stages=1, dynamic_smem_bytes=0,
+            allow_stack=checked,  # its speed does not matter
         )
         for variant, checked in (("default", False), ("checked", True))
     )  # fmt: skip

@@ -98,6 +98,7 @@ def frame(
     num_warps: int,
     num_stages: int,
     dynamic_smem_bytes: int,
+    allow_stack: bool = False,
 ) -> Plan:
     """A plan with everything that follows from the spec filled in."""
     return Plan(
@@ -121,4 +122,5 @@ def frame(
         num_warps=num_warps,
         num_stages=num_stages,
         dynamic_smem_bytes=dynamic_smem_bytes,
+        allow_stack=allow_stack,
     )

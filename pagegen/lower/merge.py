@@ -54,6 +54,7 @@ def lower_merge_states(spec: Spec, backend: Backend, target: str) -> tuple[Plan,
         frame(
             spec, "merge_states", backend, variant, target, constants,
             checked=checked, num_warps=NUM_WARPS, num_stages=1, dynamic_smem_bytes=0,
+            allow_stack=checked,  # its speed does not matter
         )
         for variant, checked in (("default", False), ("checked", True))
     )  # fmt: skip

@@ -115,10 +115,11 @@ def _fast_prefill(spec: Spec, unit: MatrixUnit) -> tuple[Tiling, ...]:
         return (_wide_prefill(spec, unit),)
     if unit == "wgmma":
         return _hopper_prefill(spec)
-    # With TILE_M >= HEAD_DIM_V a warp keeps whole rows, and softmax needs no other warp.
-    both = bool(spec.window and spec.soft_cap)
+    # With TILE_M >= HEAD_DIM_V a warp keeps whole rows, and softmax needs no other warp. Masks, and
+    # division by a group that is no power of two, take the registers of longer steps.
+    plain = not spec.window and not spec.soft_cap and power_of_two(spec.group) == spec.group
     reason = "rows stay within a warp; longer steps spill"
-    return (Tiling("default", 128, 16 if both else 32, 8, stages, reason),)
+    return (Tiling("default", 128, 32 if plain else 16, 8, stages, reason),)
 
 
 def _hopper_prefill(spec: Spec) -> tuple[Tiling, ...]:
@@ -126,13 +127,16 @@ def _hopper_prefill(spec: Spec) -> tuple[Tiling, ...]:
     if spec.window:
         reason = "three loops of longer steps spill"
         return (Tiling("default", 64, 32, 4, 3, reason),)
+    default = Tiling(
+        "default", 128, 64, 8, 2,
+        "two programs on a multiprocessor, which 128 registers allow; measured on H200 at"
+        " head_dim 128: 455 TFLOP/s for a prompt of 16k, 321 for 16 of 1k",
+        max_registers=128,
+    )  # fmt: skip
+    if spec.block_size > 32:
+        return (default,)  # with one block id for a tile, m64 spills
     return (
-        Tiling(
-            "default", 128, 64, 8, 2,
-            "two programs on a multiprocessor, which 128 registers allow; measured on H200 at"
-            " head_dim 128: 455 TFLOP/s for a prompt of 16k, 321 for 16 of 1k",
-            max_registers=128,
-        ),
+        default,
         Tiling(
             "m64", 64, 64, 4, 3,
             "measured on H200 at head_dim 128: 462 TFLOP/s for a prompt of 16k and up to 3 % faster"

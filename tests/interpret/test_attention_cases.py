@@ -14,7 +14,7 @@ from tests.interpret.harness import Result, make_spec, plan_of, run_decode, run_
 from tests.interpret.worker import Interpreter
 
 SPECS = {
-    "group1-fp16": make_spec(heads=(2, 2), dtype="fp16", block_size=1),
+    "group1-fp32": make_spec(heads=(1, 1), dtype="fp32", block_size=1),
     "group3-hnd": make_spec(heads=(6, 2), dims=(40, 40), block_size=24, layout="HND"),
     "group4-bf16": make_spec(heads=(8, 2), dims=(128, 128), dtype="bf16"),
     "group5": make_spec(heads=(5, 1), dims=(80, 80), block_size=96),
@@ -27,7 +27,7 @@ SPECS = {
     ),
     "group71": make_spec(heads=(71, 1), dims=(64, 64)),
     "full": make_spec(heads=(4, 1), dims=(120, 120), causal=False, block_size=32),
-    "window-csr-fp16": make_spec(dtype="fp16", window=9, lookup="csr", block_size=16),
+    "window-csr": make_spec(window=9, lookup="csr", block_size=16),
 }
 specs = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 
@@ -43,23 +43,24 @@ def check(spec: Spec, case: cases.Case, result: Result, what: str) -> None:
     assert not lse_fault(result.lse, lse), f"{case.name}, {what}"
 
 
-# Of each decode case: whole, into few parts, and into more than short sequences have.
-SPLITS = ((1, 3), (8,), (5,), (2,), (1,))
+# For each decode case: whole, into few parts, or into more than short sequences have.
+SPLITS = (3, 8, 5, 1, 1)
 
 
 @specs
 def test_decode(interpreter: Interpreter, spec: Spec) -> None:
     plan = plan_of(spec, "decode")
-    for case, counts in zip(cases.decode_cases(shape_of(spec), seed=11), SPLITS, strict=True):
-        for splits in counts:
-            result = run_decode(interpreter, plan, case, spec.layout, num_splits=splits)
-            check(spec, case, result, f"{splits} splits")
+    for case, splits in zip(cases.decode_cases(shape_of(spec), seed=11), SPLITS, strict=True):
+        result = run_decode(interpreter, plan, case, spec.layout, num_splits=splits)
+        check(spec, case, result, f"{splits} splits")
 
 
 @specs
 def test_prefill(interpreter: Interpreter, spec: Spec) -> None:
     plan = plan_of(spec, "prefill")
     for case in cases.prefill_cases(shape_of(spec), seed=12):
+        if spec.group >= 12 and case.name.startswith(("prompt", "chunks over prefixes, packed")):
+            continue  # many rows, and nothing that smaller groups do not show
         check(spec, case, run_prefill(interpreter, plan, case, spec.layout), plan.variant)
 
 

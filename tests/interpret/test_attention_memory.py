@@ -58,10 +58,12 @@ def test_a_head_has_all_its_lanes_and_no_others(
     memory, out = guarded(1, 2, dim, shape.dtype)
     result = call(interpreter, spec, case, out=out)
     blocks = table_of(case)[0, :4].long()
-    k, v = (cache[blocks][..., 0, -1].flatten()[:50] for cache in (case.k_cache, case.v_cache))
-    scores = case.q[0, 0, -1] * k * dim**-0.5
+    k, v = (
+        cache[blocks][..., 0, -1].flatten()[:50].float() for cache in (case.k_cache, case.v_cache)
+    )
+    scores = case.q[0, 0, -1].float() * k * dim**-0.5
     torch.testing.assert_close(result.lse[0, 0], scores.logsumexp(0), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(out[0, 0, -1], scores.softmax(0) @ v, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(out[0, 0, -1].float(), scores.softmax(0) @ v, atol=2e-3, rtol=2e-3)
     assert bool((out[0, 0, :-1] == 0).all())
     assert guard_is_intact(memory, out)
 
@@ -105,13 +107,14 @@ def test_tables_exactly_as_wide_as_needed(
     """The last row of a larger tensor, whose next words are no block ids."""
     length = 65 if block_size < 64 else 3 * block_size + 1
     spec = make_spec(heads=(2, 1), block_size=block_size)
-    case = known_case(spec, [length], positions(1, length))
+    values = positions(1, length) % 61
+    case = known_case(spec, [length], values)
     width = -(-length // block_size)
     larger = torch.full((3, width + 64), 2**31 - 1, dtype=torch.int32)
     larger.view(-1)[64 : 64 + width] = table_of(case)[0, :width]
     table = larger.view(-1)[64 : 64 + width].unsqueeze(0)
     result = call(interpreter, spec, replace(case, lookup=table))
-    check_rows(result, [(length - 1) / 2], [math.log(length)])
+    check_rows(result, [float(values.mean())], [math.log(length)], tolerance=1e-3)
 
 
 @two_kernels
@@ -134,7 +137,7 @@ def moved(case: cases.Case, places: Tensor) -> cases.Case:
     """The case with block i at places[i]."""
     caches = []
     for cache in (case.k_cache, case.v_cache):
-        larger = torch.full((int(places.max()) + 1, *cache.shape[1:]), math.nan)
+        larger = torch.full((int(places.max()) + 1, *cache.shape[1:]), math.nan, dtype=cache.dtype)
         larger[places] = cache
         caches.append(larger)
     table = table_of(case)
@@ -164,7 +167,7 @@ def test_block_ids_beyond_sixteen_bits(interpreter: Interpreter, call: Call) -> 
     ids = torch.tensor([65535, 65536, 65537])
     caches = []
     for cache in (case.k_cache, case.v_cache):
-        larger = torch.full((65538, *cache.shape[1:]), math.nan)
+        larger = torch.full((65538, *cache.shape[1:]), math.nan, dtype=cache.dtype)
         larger[ids] = cache[table_of(case)[0, :3].long()]
         caches.append(larger)
     case = replace(with_table(case, ids[None]), k_cache=caches[0], v_cache=caches[1])
@@ -214,11 +217,11 @@ def test_pools_and_tables_may_be_views(interpreter: Interpreter, call: Call, lay
     count, *block = case.k_cache.shape
     size = math.prod(block)
     # K in a pool where each block is followed by another tensor's and by 64 elements of padding.
-    pool = torch.full((count, 2 * size + 64), math.nan)
+    pool = torch.full((count, 2 * size + 64), math.nan, dtype=case.q.dtype)
     k_cache = pool[:, :size].view(count, *block)
     k_cache.copy_(case.k_cache)
     # V in the middle of a pool for three layers.
-    layers = torch.full((count, 3, *block), math.nan)
+    layers = torch.full((count, 3, *block), math.nan, dtype=case.q.dtype)
     v_cache = layers[:, 1]
     v_cache.copy_(case.v_cache)
     width = table_of(case).shape[1]
