@@ -16,7 +16,8 @@ from pagegen.build import Package, compile_all, prepare
 from pagegen.compile.cache import Cache
 
 ROOT = Path(__file__).parents[2]
-SPECS = sorted((ROOT / "specs").glob("*.yaml")) + sorted((ROOT / "tests/specs").glob("*.yaml"))
+SHIPPED = sorted((ROOT / "specs").glob("*.yaml"))
+UNUSUAL = sorted((ROOT / "tests/specs").glob("*.yaml"))
 
 
 def only(package: Package, backend: str) -> Package:
@@ -36,9 +37,14 @@ def compile_here(package: Package, tmp_path: Path) -> None:
         assert artifact.resources.spill_bytes == 0 and artifact.resources.ctas_per_sm > 0
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_cuda_kernels_compile_for_every_target_of_the_spec(path: Path, tmp_path: Path) -> None:
     compile_here(only(prepare(path), "cuda"), tmp_path)
+
+
+@pytest.mark.parametrize("path", UNUSUAL, ids=lambda path: path.stem)
+def test_unusual_shapes_compile_with_the_least_shared_memory(path: Path, tmp_path: Path) -> None:
+    compile_here(only(prepare(path, ("sm_86",)), "cuda"), tmp_path)
 
 
 def test_triton_kernels_of_the_tiny_spec_compile_for_every_target(tmp_path: Path) -> None:
