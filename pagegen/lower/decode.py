@@ -51,14 +51,11 @@ def _cuda_plans(spec: Spec, target: str, base: tuple[Constant, ...]) -> tuple[Pl
 def _triton_plans(spec: Spec, target: str, base: tuple[Constant, ...]) -> tuple[Plan, ...]:
     """One plan for each tiling of the Triton kernel."""
     return tuple(
-        replace(
-            frame(
-                spec, "decode", "triton", tiling.variant, target,
-                (*base, *decode_constants(spec, tiling)),
-                checked=tiling.checked, num_warps=tiling.num_warps, num_stages=tiling.num_stages,
-                dynamic_smem_bytes=0,
-            ),
-            allow_stack=tiling.allow_stack,
+        frame(
+            spec, "decode", "triton", tiling.variant, target,
+            (*base, *decode_constants(spec, tiling)),
+            checked=tiling.checked, num_warps=tiling.num_warps, num_stages=tiling.num_stages,
+            dynamic_smem_bytes=0, allow_stack=tiling.allow_stack,
         )
         for tiling in decode_tilings(spec, target)
     )  # fmt: skip

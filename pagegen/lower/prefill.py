@@ -41,10 +41,9 @@ def lower_prefill(spec: Spec, backend: Backend, target: str) -> tuple[Plan, ...]
             frame(
                 spec, "prefill", backend, row.variant, target, (*base, *row.constants),
                 checked=row.checked, num_warps=row.num_warps, num_stages=row.num_stages,
-                dynamic_smem_bytes=row.dynamic_smem_bytes,
+                dynamic_smem_bytes=row.dynamic_smem_bytes, allow_stack=row.allow_stack,
             ),
             max_registers=row.max_registers,
-            allow_stack=row.allow_stack,
         )
         for row in tiles(spec, target)
     )  # fmt: skip

@@ -58,11 +58,11 @@ class CudaTiles:
         return self.tile_n * _pitch(spec.head_dim_v) * ELEMENT_BYTES
 
     def lanes(self, head_dim: int) -> int:
-        """Threads side by side on a row: as many as cover a line of it, if that leaves none idle,
-        and so many that a pass of all threads fits in the tile."""
+        """Threads side by side on a row: at most a line of it, half a line if that leaves none
+        idle, and so many that a pass of all threads fits in the tile."""
         chunks = head_dim // CHUNK
-        divisor = min(chunks & -chunks, LINE // CHUNK)
-        lanes = divisor if divisor >= 4 else 1 << (chunks - 1).bit_length()
+        divisor = chunks & -chunks
+        lanes = divisor if divisor == 4 else min(1 << (chunks - 1).bit_length(), LINE // CHUNK)
         return max(lanes, 32 * self.num_warps // self.tile_n)
 
     def offsets(self, spec: Spec) -> tuple[int, int, int, int, int, int]:
@@ -150,11 +150,12 @@ def _candidates(spec: Spec) -> tuple[CudaTiles, ...]:
             CudaTiles("default", 4, 16, 32, 32, 0, 1),
             CudaTiles("default", 4, 16, 16, 16, 0, 1),
         )
-    return (
-        CudaTiles("default", 4, 32, 64, 64, 0, 2),
-        CudaTiles("default", 4, 32, 32, 32, 0, 2),
-        CudaTiles("default", 4, 32, 64, 64, 0, 1),
-        CudaTiles("default", 4, 32, 32, 32, 0, 1),
+    # A soft cap needs registers of its own: a step of 64 keys spills 8 bytes at head_dim_v 128.
+    step_n = 32 if spec.soft_cap else 64
+    return tuple(
+        CudaTiles("default", 4, 32, tile_n, min(tile_n, step_n), 0, ctas_per_sm)
+        for ctas_per_sm in (2, 1)
+        for tile_n in (64, 32)
     )
 
 
