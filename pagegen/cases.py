@@ -192,6 +192,15 @@ def prefill_cases(shape: Shape, *, seed: int) -> tuple[Case, ...]:
     )
 
 
+def quick_cases(shape: Shape, kernel: str, *, seed: int) -> tuple[Case, ...]:
+    """One small call with a partial block, an empty member and poison: for every build."""
+    partial = min(shape.block_size, 32) + 1
+    if kernel == "decode":
+        return (make_case(shape, "small batch", [0, partial, 40], [1] * 3, seed=seed),)
+    lens, q_lens = [partial + 4, 0, 12], [5, 0, 12]
+    return (make_case(shape, "small batch", lens, q_lens, seed=seed),)
+
+
 def to_device(case: Case, device: str) -> Case:
     """The case with its tensors on `device`, strides kept."""
 

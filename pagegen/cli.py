@@ -133,7 +133,7 @@ def verify(
     folder: Folder,
     backend: Annotated[list[str] | None, typer.Option(help="only this backend")] = None,
     seed: Annotated[int, typer.Option(help="of the random inputs")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="two cases a kernel")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="one small case a kernel")] = False,
     as_json: Json = False,
 ) -> None:
     """Run a generated package against the float64 oracle on adversarial cases."""

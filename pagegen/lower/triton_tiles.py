@@ -86,7 +86,7 @@ def decode_tilings(spec: Spec, target: str) -> tuple[Tiling, ...]:
         " within 3 % of the best from 8 sequences on, whole or cut",
     )  # fmt: skip
     checked = replace(plain, variant="checked", num_stages=2, checked=True)
-    if matrix_unit(target) == "mfma":
+    if matrix_unit(target) == "mfma" or rows > MMA_ROWS:
         return plain, checked
     long = Tiling(
         f"n{2 * tile_n}", rows, 2 * tile_n, min(2 * num_warps, 8), 3,
