@@ -6,6 +6,8 @@ function is picklable work for a process pool: plans, sources and artefacts are 
 
 from __future__ import annotations
 
+from typing import Final
+
 from pagegen.archs import Arch
 from pagegen.compile.artifact import Artifact, Resources
 from pagegen.compile.cache import Cache
@@ -25,6 +27,9 @@ __all__ = [
     "compile_source",
     "compiler_of",
 ]
+
+# Registers are Triton's affair: what one release just fits in, the next may miss by a few.
+TRITON_SLACK_BYTES: Final = 32
 
 
 def available(backend: Backend) -> str:
@@ -72,10 +77,11 @@ def check(artifact: Artifact, plan: Plan, arch: Arch) -> None:
             allowed=f"{arch.registers_per_sm} registers and {arch.max_threads_per_sm} threads",
             remedy="a smaller tile or fewer warps",
         )
-    if (used.spill_bytes or used.stack_bytes) and not plan.allow_stack:
+    slack = TRITON_SLACK_BYTES if plan.backend == "triton" else 0
+    if max(used.spill_bytes, used.stack_bytes) > slack and not plan.allow_stack:
         raise CompileError(
             f"{kernel} spills {used.spill_bytes} bytes and keeps {used.stack_bytes} bytes of each "
             "thread on a stack",
-            allowed="0 and 0, so that every value stays in registers",
+            allowed=f"{slack} and {slack}, so that values stay in registers",
             remedy="a smaller tile, fewer stages or more warps; index arrays by constants only",
         )

@@ -1,7 +1,7 @@
 """Every emitted kernel compiles for the targets of its spec, without spills, on any machine.
 
-The tiny spec covers every target with both compilers; the others, whose CUDA kernels are larger, are
-compiled for their own targets.
+The tiny spec covers every target with both compilers; the others, whose CUDA kernels are larger,
+are compiled for their own targets.
 """
 
 from __future__ import annotations
