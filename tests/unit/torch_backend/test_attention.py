@@ -101,7 +101,7 @@ def test_an_empty_sequence(run: Run, kernel: str) -> None:  # C06, and C33: its 
 
 
 def test_two_states_make_one(run: Run, tmp_path: Path) -> None:  # C10
-    spec = make_spec()
+    spec = make_spec(dtype="fp32")
     parts = [
         run(spec, "decode", known_case(spec, [n], torch.full((1, n, 1, 1), value)))
         for n, value in ((1024, 0.0), (64, 1.0))

@@ -1,7 +1,4 @@
-"""The compile cache: damaged files are misses, keys cover all that shapes code, no folder is fatal.
-
-A stub stands for the compilers: what is tested is the key and the file.
-"""
+"""The compile cache on disk: damaged files are misses, and no folder is fatal."""
 
 from __future__ import annotations
 
@@ -9,79 +6,22 @@ import errno
 import multiprocessing
 import os
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import pagegen
-from pagegen.archs import ARCHS, Arch, arch
-from pagegen.compile import Artifact, Cache, Resources, compile_source
+from pagegen.compile import Artifact, Cache, compile_source
 from pagegen.compile.cache import compile_key, format_entry, parse_entry, replace_file
-from pagegen.compile.compiler import SourceText
-from pagegen.dtypes import DTYPES
 from pagegen.errors import PackageError
-from pagegen.plan import Constant, Param, Plan
-from tests.compile.samples import Text, sample_plan, sample_source
-
-SM_80 = arch("sm_80")
-PLAN = sample_plan("cuda")
-SOURCE = sample_source(PLAN)
-
-
-@dataclass
-class Stub:
-    """A compiler whose code is the source it was given; counts what it compiled."""
-
-    release: str = "stub 1.0"
-    flags: tuple[str, ...] = ("-O3",)
-    compiled: int = 0
-
-    def available(self) -> str:
-        return ""
-
-    def refuse_unknown(self, arch: Arch) -> None:
-        pass
-
-    def identity(self) -> str:
-        return self.release
-
-    def options(self, plan: Plan, arch: Arch) -> tuple[str, ...]:
-        return self.flags
-
-    def compile(self, plan: Plan, source: SourceText, arch: Arch) -> Artifact:
-        self.compiled += 1
-        return artifact(plan, source, arch)
-
-
-def artifact(plan: Plan, source: SourceText, arch: Arch) -> Artifact:
-    resources = Resources(32, 0, 0, 512, 1024, 4, 16)
-    code = b"\x7fELF\n\0" + source.text.encode()
-    return Artifact(plan.symbol, arch.name, code, source.digest, "stub 1.0", "13.0", resources)
-
-
-@pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
-    made = Stub()
-    monkeypatch.setattr("pagegen.compile.compiler_of", lambda backend: made)
-    monkeypatch.setattr("pagegen.compile.cache.compiler_of", lambda backend: made)
-    yield made
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> Cache:
-    return Cache(tmp_path / "cache")
+from tests.stub_compiler import PLAN, SM_80, SOURCE, Stub, artifact
 
 
 def only_file(cache: Cache) -> Path:
     (found,) = cache.directory.iterdir()
     return found
-
-
-# ---- hits and misses
 
 
 def test_the_second_compile_is_a_hit_with_the_same_artifact(stub: Stub, cache: Cache) -> None:
@@ -226,77 +166,6 @@ def test_a_user_without_a_home_compiles_uncached(
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
     assert len(compile_twice_without_cache(stub, Cache.default())) == 1
-
-
-# ---- keys
-
-
-def other_value(value: Any) -> Any:
-    """A different value of the same kind."""
-    match value:
-        case bool():
-            return not value
-        case int():
-            return value + 1
-        case str():
-            return value + "x"
-        case tuple():
-            return (*value, *(value[-1:] or (Constant("EXTRA", 1, "extra"),)))
-        case _:
-            return next(row for row in DTYPES if row != value)
-
-
-@pytest.mark.parametrize("name", [field.name for field in fields(Plan)])
-def test_plans_that_differ_in_one_field_have_keys_and_symbols_of_their_own(
-    stub: Stub, name: str
-) -> None:  # C86: enumerates the fields, so that a new one is tested the day it is added
-    other = replace(PLAN, **{name: other_value(getattr(PLAN, name))})
-    assert compile_key(other, SOURCE, SM_80) != compile_key(PLAN, SOURCE, SM_80)
-    assert other.symbol != PLAN.symbol
-
-
-@pytest.mark.parametrize("name", [field.name for field in fields(Param)])
-def test_every_field_of_a_launch_argument_is_in_the_key(stub: Stub, name: str) -> None:
-    row = PLAN.params[0]
-    other = replace(PLAN, params=(replace(row, **{name: other_value(getattr(row, name))}),))
-    base = replace(PLAN, params=(row,))
-    assert compile_key(other, SOURCE, SM_80) != compile_key(base, SOURCE, SM_80)
-
-
-def test_every_target_has_a_key_of_its_own(stub: Stub) -> None:  # C87: sm_90 is not sm_90a
-    assert len({compile_key(PLAN, SOURCE, row) for row in ARCHS}) == len(ARCHS)
-
-
-def test_source_compiler_flags_and_version_are_in_the_key(
-    stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:  # C85
-    keys = [compile_key(PLAN, SOURCE, SM_80)]
-    keys.append(compile_key(PLAN, replace(SOURCE, text=SOURCE.text + "\n"), SM_80))
-    stub.release = "stub 1.1"
-    keys.append(compile_key(PLAN, SOURCE, SM_80))
-    stub.flags = ("-O2",)
-    keys.append(compile_key(PLAN, SOURCE, SM_80))
-    monkeypatch.setattr(pagegen, "__version__", "9.9.9")
-    keys.append(compile_key(PLAN, SOURCE, SM_80))
-    assert len(set(keys)) == len(keys)
-
-
-def test_neither_time_nor_path_is_in_the_key(stub: Stub) -> None:  # C85
-    moved = Text("elsewhere/" + SOURCE.path, SOURCE.text)
-    assert compile_key(PLAN, moved, SM_80) == compile_key(PLAN, SOURCE, SM_80)
-
-
-def test_two_texts_under_one_plan_do_not_mix_in_either_order(stub: Stub, tmp_path: Path) -> None:
-    changed = replace(SOURCE, text=SOURCE.text.replace("127", "126"))
-    for order in ((SOURCE, changed), (changed, SOURCE)):
-        cache = Cache(tmp_path / order[0].digest)
-        made = {source.text: compile_source(PLAN, source, SM_80, cache) for source in order}
-        for source in order:
-            assert compile_source(PLAN, source, SM_80, cache) == made[source.text]
-            assert source.text.encode() in made[source.text].code
-
-
-# ---- many processes
 
 
 def write_and_read(job: tuple[str, int]) -> int:
