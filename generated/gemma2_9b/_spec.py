@@ -12,7 +12,7 @@ import torch
 
 NAME = "gemma2_9b"
 # Of the spec, and of the plan and source of every kernel.
-DIGEST = "8b78bd19ff0bcbe5a5b23357ab288a528b3d6a6f613329ac7710897d49e18aba"
+DIGEST = "86a463c9bc62bf651e69891ca11e3295433b6ddddb659d527010923a41ab7201"
 
 NUM_Q_HEADS = 16  # query heads
 NUM_KV_HEADS = 8  # KV heads

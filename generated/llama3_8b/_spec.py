@@ -12,7 +12,7 @@ import torch
 
 NAME = "llama3_8b"
 # Of the spec, and of the plan and source of every kernel.
-DIGEST = "350e835c91b8918e79f7e4e347fb40699179ddf53669a4f8520a4e8d143fcc84"
+DIGEST = "cb9630b940fd1b3b4310f315885c0938d19531b4428603b89325218898a6f753"
 
 NUM_Q_HEADS = 32  # query heads
 NUM_KV_HEADS = 8  # KV heads

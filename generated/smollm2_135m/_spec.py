@@ -12,7 +12,7 @@ import torch
 
 NAME = "smollm2_135m"
 # Of the spec, and of the plan and source of every kernel.
-DIGEST = "8f8c34be0002d532233b74248c5d9cc04f0a03f67cc536c1b8c77900a2078d64"
+DIGEST = "e893b1d934aa180e39b981d73d5aec2e9eaf1779ca4ec82e25e39e78889da941"
 
 NUM_Q_HEADS = 9  # query heads
 NUM_KV_HEADS = 3  # KV heads

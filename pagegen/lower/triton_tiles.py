@@ -85,7 +85,10 @@ def decode_tilings(spec: Spec, target: str) -> tuple[Tiling, ...]:
         "8 KB of K per step, measured on H200 at head_dim 128: 32 tokens, 2 warps and 4 stages are"
         " within 3 % of the best from 8 sequences on, whole or cut",
     )  # fmt: skip
-    checked = replace(plain, variant="checked", num_stages=2, checked=True)
+    checked = replace(
+        plain, variant="checked", tile_n=min(tile_n, 32), num_stages=2, checked=True,
+        reason="what the checks leave of the registers",
+    )  # fmt: skip
     if matrix_unit(target) == "mfma" or rows > MMA_ROWS:
         return plain, checked
     long = Tiling(

@@ -266,7 +266,7 @@ def check_rows(rows, tile, seq, what, fault_ptr):
 
 
 @triton.jit
-def gemma2_9b_decode_checked_4668a82a(
+def gemma2_9b_decode_checked_04b4bda0(
     out_ptr,  # [num_seqs, NUM_Q_HEADS, HEAD_DIM_V]
     lse_ptr,  # [num_seqs, NUM_Q_HEADS], natural log; written if write_lse
     q_ptr,  # [num_seqs, NUM_Q_HEADS, HEAD_DIM]

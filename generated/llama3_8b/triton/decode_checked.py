@@ -264,7 +264,7 @@ def check_rows(rows, tile, seq, what, fault_ptr):
 
 
 @triton.jit
-def llama3_8b_decode_checked_67db7c1f(
+def llama3_8b_decode_checked_ccb77af2(
     out_ptr,  # [num_seqs, NUM_Q_HEADS, HEAD_DIM_V]
     lse_ptr,  # [num_seqs, NUM_Q_HEADS], natural log; written if write_lse
     q_ptr,  # [num_seqs, NUM_Q_HEADS, HEAD_DIM]

@@ -28,13 +28,13 @@ BLOCK_SIZE = tl.constexpr(16)  # tokens of a KV block
 GROUP_TILE = tl.constexpr(3)  # query heads of one program
 GROUP_TILES = tl.constexpr(1)  # programs that share a KV head
 TILE_M = tl.constexpr(16)  # rows of the matrix product
-TILE_N = tl.constexpr(64)  # tokens of K and V per step
+TILE_N = tl.constexpr(32)  # tokens of K and V per step
 ID_TOKENS = tl.constexpr(16)  # tokens that share a block id
-TILE_IDS = tl.constexpr(4)  # block ids of a tile
+TILE_IDS = tl.constexpr(2)  # block ids of a tile
 VECTOR = tl.constexpr(8)  # elements of 16 bytes; strides are multiples of it
 HEAD_DIM_PADDED = tl.constexpr(64)  # HEAD_DIM in registers
 HEAD_DIM_V_PADDED = tl.constexpr(64)  # HEAD_DIM_V in registers
-MIN_SPLIT_TILES = tl.constexpr(1)  # tiles below which a split is not worth its merge
+MIN_SPLIT_TILES = tl.constexpr(2)  # tiles below which a split is not worth its merge
 MERGE_ROWS = tl.constexpr(4)  # GROUP_TILE, padded to a power of two
 MERGE_SPLITS = tl.constexpr(16)  # splits merged per step
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -264,7 +264,7 @@ def check_rows(rows, tile, seq, what, fault_ptr):
 
 
 @triton.jit
-def smollm2_135m_decode_checked_18fd3224(
+def smollm2_135m_decode_checked_7119fe6c(
     out_ptr,  # [num_seqs, NUM_Q_HEADS, HEAD_DIM_V]
     lse_ptr,  # [num_seqs, NUM_Q_HEADS], natural log; written if write_lse
     q_ptr,  # [num_seqs, NUM_Q_HEADS, HEAD_DIM]
