@@ -22,9 +22,9 @@ from bench.cases import Case
 from bench.errors import UsageError
 from bench.peers import Run, Setup
 from bench.tensors import CaseTensors
+from pagegen.verify import runnable
 
 TIMED_BACKENDS = ("cuda", "triton")
-CHECKED = "checked"  # reports faults to the host, so it cannot be captured
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,16 @@ class Package:
     def variants(
         self, op: str, backends: Sequence[str], patterns: Sequence[str]
     ) -> tuple[tuple[str, str], ...]:
-        """(backend, variant) pairs to time: variants that match a pattern; all without patterns."""
+        """(backend, variant) pairs that run here and match a pattern; all without patterns.
+
+        Checked variants report faults to the host, so they cannot be captured.
+        """
         return tuple(
-            (backend, variant)
+            (backend, row["variant"])
             for backend in backends or TIMED_BACKENDS
-            if backend in self.spec["backends"]
-            for variant in self.ops.variants(op, backend)
-            if variant != CHECKED
-            and (not patterns or any(fnmatchcase(variant, pattern) for pattern in patterns))
+            for row in runnable(self.ops, "cuda")
+            if (row["kernel"], row["backend"]) == (op, backend) and not row["checked"]
+            if not patterns or any(fnmatchcase(row["variant"], pattern) for pattern in patterns)
         )
 
 
