@@ -107,7 +107,9 @@ def test_a_bad_input_of_decode_is_named(
             {"out": (torch.zeros(3, 4, 32, dtype=BF16), torch.zeros(4, 3).t()), "return_lse": True},
             "lse must be contiguous",
         ),
-        ({"sm_scale": float("nan")}, "sm_scale must be finite, but it is nan"),
+        ({"sm_scale": float("nan")}, "sm_scale must be positive and finite, but it is nan"),
+        ({"sm_scale": 0.0}, "sm_scale must be positive and finite, but it is 0.0"),
+        ({"sm_scale": -1.0}, "sm_scale must be positive and finite, but it is -1.0"),
         (
             {"sm_scale": torch.tensor(0.5)},
             "sm_scale must be a float, but it is a Tensor\n  to fix: a Python number",
