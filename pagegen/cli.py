@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -161,14 +162,18 @@ def verdict_of(
     from pagegen.runtime.loader import load as load_package
     from pagegen.verify import verify as run
 
-    on_gpu = torch.cuda.is_available()
+    on_gpu = can_launch()
     ops = load_package(folder)
     rows = [r for r in ops.manifest()["kernels"] if not backends or r["backend"] in backends]
     if backends and not rows:
         raise PackageError(f"{folder} has no backend {', '.join(backends)}", where="--backend")
     if not on_gpu:
         if backends == ("cuda",):
-            raise PackageError("no GPU to run backend cuda on", where="--backend")
+            raise PackageError(
+                "no GPU, or no CuPy, to run backend cuda with",
+                remedy="pip install cupy-cuda13x (CUDA 13 drivers) or cupy-cuda12x (CUDA 12)",
+                where="--backend",
+            )
         backends = tuple(b for b in (backends or ("triton", "torch")) if b != "cuda")
     with screen.progress(f"verify {folder.name}") as step:
         results = run(
@@ -186,12 +191,18 @@ def verdict_of(
     return verdict
 
 
-@contextmanager
-def interpreted_triton() -> Iterator[None]:
-    """Run Triton kernels in its interpreter where there is no GPU to compile for."""
+def can_launch() -> bool:
+    """Whether cubins can run here: an NVIDIA GPU that torch sees, and CuPy."""
     import torch
 
-    if torch.cuda.is_available() or "TRITON_INTERPRET" in os.environ:
+    found = torch.cuda.is_available() and torch.version.cuda is not None
+    return found and find_spec("cupy") is not None
+
+
+@contextmanager
+def interpreted_triton() -> Iterator[None]:
+    """Run Triton kernels in its interpreter where nothing can launch them."""
+    if can_launch() or "TRITON_INTERPRET" in os.environ:
         yield
         return
     os.environ["TRITON_INTERPRET"] = "1"
