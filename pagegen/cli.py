@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,7 @@ from typing import Annotated
 import typer
 
 from pagegen import __version__, build as building, explain as explaining, views
+from pagegen.compile.triton_release import release, triton_version
 from pagegen.console import Screen
 from pagegen.errors import BuildError, PackageError, PagegenError, VerifyError
 from pagegen.spec import load
@@ -174,7 +176,11 @@ def verdict_of(
                 remedy="pip install cupy-cuda13x (CUDA 13 drivers) or cupy-cuda12x (CUDA 12)",
                 where="--backend",
             )
-        backends = tuple(b for b in (backends or ("triton", "torch")) if b != "cuda")
+        kept = backends or ("triton", "torch")
+        if "triton" in kept and not can_interpret():
+            screen.line("triton is left out: not installed, or its interpreter needs NumPy before 2.4")
+            kept = tuple(backend for backend in kept if backend != "triton")
+        backends = tuple(backend for backend in kept if backend != "cuda") or ("none",)
     with screen.progress(f"verify {folder.name}") as step:
         results = run(
             ops,
@@ -197,6 +203,13 @@ def can_launch() -> bool:
 
     found = torch.cuda.is_available() and torch.version.cuda is not None
     return found and find_spec("cupy") is not None
+
+
+def can_interpret() -> bool:
+    """Whether Triton's interpreter runs here: before 3.7 it breaks on NumPy 2.4 and later."""
+    if find_spec("triton") is None:
+        return False
+    return release(triton_version()) >= (3, 7) or release(version("numpy")) < (2, 4)
 
 
 @contextmanager
