@@ -178,7 +178,7 @@ def verdict_of(
             )
         kept = backends or ("triton", "torch")
         if "triton" in kept and not can_interpret():
-            screen.line("triton is left out: not installed, or its interpreter needs NumPy before 2.4")
+            screen.line("triton is left out: missing, or its interpreter needs NumPy before 2.4")
             kept = tuple(backend for backend in kept if backend != "triton")
         backends = tuple(backend for backend in kept if backend != "cuda") or ("none",)
     with screen.progress(f"verify {folder.name}") as step:
