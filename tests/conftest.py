@@ -19,6 +19,11 @@ def has_cuda_device() -> bool:
     return torch.cuda.is_available() and torch.version.cuda is not None
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One flag rewrites the goldens."""
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark by folder; `pytest -m "not gpu"` and the like choose by it."""
     root = Path(__file__).parent
