@@ -105,10 +105,6 @@ class Plan:
                 return row.value
         raise KeyError(name)
 
-    def has(self, name: str) -> bool:
-        """Whether a constant called `name` exists."""
-        return any(row.name == name for row in self.constants)
-
 
 def check(plan: Plan) -> None:
     """Compare the plan with its targets and with itself.

@@ -86,9 +86,6 @@ def poisoned(case: Case, heads: int, dim: int) -> tuple[Tensor, Tensor]:
     return out, lse
 
 
-Call = Callable[[Case, Tensor], tuple[Tensor, Tensor]]
-
-
 def attention_results(
     ops: Ops, kernel: str, backend: str, variant: str, device: str, seed: int, quick: bool
 ) -> Iterator[Result]:

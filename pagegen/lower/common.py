@@ -28,17 +28,6 @@ def head_constants(spec: Spec) -> tuple[Constant, ...]:
     )
 
 
-def kv_head_constants(spec: Spec) -> tuple[Constant, ...]:
-    """What ops that only move K and V name."""
-    kept = ("NUM_KV_HEADS", "HEAD_DIM", "HEAD_DIM_V")
-    return tuple(row for row in head_constants(spec) if row.name in kept)
-
-
-def out_constants(spec: Spec) -> tuple[Constant, ...]:
-    """What ops on outputs alone name."""
-    return tuple(row for row in head_constants(spec) if row.name in ("NUM_Q_HEADS", "HEAD_DIM_V"))
-
-
 def cache_constants(spec: Spec) -> tuple[Constant, ...]:
     """Paging."""
     return (Constant("BLOCK_SIZE", spec.block_size, "tokens of a KV block"),)
