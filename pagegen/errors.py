@@ -89,6 +89,10 @@ class VerifyError(PagegenError):
     """A kernel's result differs from the oracle, or a promised check did not fire."""
 
 
+class SimulationError(PagegenError):
+    """A simulated CUDA kernel did what a GPU would not allow, or not do the same way twice."""
+
+
 class PackageError(PagegenError):
     """A generated package, manifest or cubin is missing, damaged, stale or foreign."""
 

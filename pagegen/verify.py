@@ -6,6 +6,7 @@ It knows no template and no compiler: it sees the package as any other runtime d
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -257,7 +258,8 @@ def runnable(ops: Ops, device: str) -> list[dict[str, Any]]:
     """The manifest's rows that `device` can run: tiles made for other GPUs are left out."""
     rows: list[dict[str, Any]] = ops.manifest()["kernels"]
     if device == "cpu":
-        return [row for row in rows if row["backend"] != "cuda"]
+        simulated = os.environ.get("PAGEGEN_SIMULATE") == "1"
+        return [row for row in rows if row["backend"] != "cuda" or simulated]
     capability = torch.cuda.get_device_capability()
     return [
         row

@@ -12,7 +12,7 @@ import torch
 
 NAME = "gemma2_9b"
 # Of the spec, and of the plan and source of every kernel.
-DIGEST = "86a463c9bc62bf651e69891ca11e3295433b6ddddb659d527010923a41ab7201"
+DIGEST = "a3ecc0bf1b72a2ebb151f4bf0d6ab6cc95ac5e36b59fb06f3ef6ea61c173aa96"
 
 NUM_Q_HEADS = 16  # query heads
 NUM_KV_HEADS = 8  # KV heads

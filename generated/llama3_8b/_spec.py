@@ -12,7 +12,7 @@ import torch
 
 NAME = "llama3_8b"
 # Of the spec, and of the plan and source of every kernel.
-DIGEST = "cb9630b940fd1b3b4310f315885c0938d19531b4428603b89325218898a6f753"
+DIGEST = "a3953494230ea2f8383660842a8f22e7f2f39e5b1a3872636ff94685f8be43ad"
 
 NUM_Q_HEADS = 32  # query heads
 NUM_KV_HEADS = 8  # KV heads

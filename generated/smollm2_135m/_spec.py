@@ -12,7 +12,7 @@ import torch
 
 NAME = "smollm2_135m"
 # Of the spec, and of the plan and source of every kernel.
-DIGEST = "e893b1d934aa180e39b981d73d5aec2e9eaf1779ca4ec82e25e39e78889da941"
+DIGEST = "bbab3523505232c3ae418a24ca8f1411a0cae5bf47f7f47610650daed490ffe1"
 
 NUM_Q_HEADS = 9  # query heads
 NUM_KV_HEADS = 3  # KV heads

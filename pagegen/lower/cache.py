@@ -22,6 +22,7 @@ THREAD_VECTORS = 4  # of K and V that a thread of the common shapes holds: 16 re
 MAX_TILE_TOKENS = 16  # a decode batch is still spread over several SMs
 MAX_HELD = 4  # vectors of K, and of V, that a thread may hold at once
 MAX_THREADS = 512
+SLOT_BYTES = 16  # a token's places in the caches of K and V, in shared memory
 LINE_VECTORS = 8  # of a cache line of 128 bytes
 
 
@@ -199,10 +200,11 @@ def _copy_plan_parts(spec: Spec, backend: Backend) -> tuple[tuple[Constant, ...]
 def lower_write_kv(spec: Spec, backend: Backend, target: str) -> tuple[Plan, ...]:
     """The default variant, then the checked one."""
     constants, num_warps = _write_plan_parts(spec, backend)
+    smem_bytes = SLOT_BYTES * tile_tokens(spec) if backend == "cuda" else 0
     return tuple(
         frame(
             spec, "write_kv", backend, variant, target, constants,
-            checked=checked, num_warps=num_warps, num_stages=1, dynamic_smem_bytes=0,
+            checked=checked, num_warps=num_warps, num_stages=1, dynamic_smem_bytes=smem_bytes,
             allow_stack=checked,  # its speed does not matter
         )
         for variant, checked in (("default", False), ("checked", True))
