@@ -125,7 +125,7 @@ class Simulator:
         seed: int,
         workers: int | None = None,
     ) -> Figures:
-        """Run one launch; see `simulate`. workers: blocks that run at once; default: a core each."""
+        """Run one launch; see `simulate`. workers: blocks at once; default: a core each."""
         packed, ranges = self._pack(params, values)
         arguments = ctypes.create_string_buffer(packed, len(packed))
         report = ctypes.create_string_buffer(REPORT_BYTES)
@@ -143,7 +143,8 @@ class Simulator:
         )
         status = self.code.pagegen_simulate(ctypes.byref(launch))
         if status == 1:
-            raise self._error(report.value.decode(), [name for name, kind in params if kind == "ptr"])
+            pointers = [name for name, kind in params if kind == "ptr"]
+            raise self._error(report.value.decode(), pointers)
         if status != 0:
             raise SimulationError(
                 f"{self.symbol}: {num_threads} threads and {shared_bytes} bytes of shared memory",
@@ -177,9 +178,7 @@ class Simulator:
     def _error(self, report: str, pointers: list[str]) -> SimulationError:
         """A fault in words: what, which block and thread, which line of the kernel's file."""
         block, thread, primitive, line, code, last, last_line, text = report.split("\t", 7)
-        text = re.sub(
-            r"argument (\d+)$", lambda found: pointers[int(found[1])], text
-        )
+        text = re.sub(r"argument (\d+)$", lambda found: pointers[int(found[1])], text)
         place = f"{self.file_name}:{line}"
         if line == "0":
             found = self._line_of(int(code, 16)) if code != "(nil)" else ""
@@ -222,4 +221,3 @@ def extent(tensor: torch.Tensor) -> int:
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in steps)
     return (last + 1) * tensor.element_size()
-

@@ -28,9 +28,9 @@ FLOORS: tuple[dict[str, str], ...] = (
     },
     {"lower": "lower", "space": "space", "explain": "explain"},
     {"emit": "emit package", "compile": "compile"},
-    {"build": "build folder", "runtime": "runtime"},
+    {"build": "build folder", "runtime": "runtime", "simulate": "simulate"},
     {"verify": "verify cases oracle"},
-    {"cli": "cli console views __main__"},
+    {"cli": "cli console views proof __main__"},
 )
 # Along a floor only where one room names what the other declares.
 ALONG = {("spec", "plan")}
