@@ -15,8 +15,9 @@ from pagegen.cases import TOLERANCE, Case
 from pagegen.oracle import paged_attention
 from pagegen.spec import Spec
 from pagegen.verify import lse_fault, relative_error
-from tests.interpret.harness import Result, make_spec, shape_of
-from tests.interpret.tricks import check_rows, known_case, poisoned, positions, same
+from tests.kernels.calls import Result
+from tests.kernels.specs import make_spec, shape_of
+from tests.kernels.tricks import check_rows, known_case, poisoned, positions, same
 from tests.rendering import load_kernel
 
 Run = Callable[..., Result]

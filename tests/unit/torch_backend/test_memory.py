@@ -12,8 +12,9 @@ import torch
 
 from pagegen import cases
 from pagegen.lower.common import torch_constants
-from tests.interpret.harness import Result, make_spec, shape_of
-from tests.interpret.tricks import (
+from tests.kernels.calls import Result
+from tests.kernels.specs import make_spec, shape_of
+from tests.kernels.tricks import (
     check_rows,
     known_case,
     owners,
