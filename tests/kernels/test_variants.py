@@ -38,7 +38,7 @@ def test_the_soft_cap_reaches_them(kernels: Kernels) -> None:
     spec = make_spec(soft_cap=5.0)
     for call in (Call("decode", 3), PREFILL):
         for plan in others(plans_of(kernels, spec, call.kernel)):
-            for case in cases.quick_cases(shape_of(spec), call.kernel, seed=16):
-                case = replace(case, q=case.q * 8)  # scores past the cap
+            for small in cases.quick_cases(shape_of(spec), call.kernel, seed=16):
+                case = replace(small, q=small.q * 8)  # scores past the cap
                 result = replace(call, variant=plan.variant)(kernels, spec, case)
                 check_oracle(spec, case, result, plan.variant)
