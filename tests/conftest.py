@@ -6,6 +6,7 @@ several ways, and each says it itself: its marks are those of its launcher.
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def has_cuda_device() -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """One flag rewrites the goldens."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One thread a process, before anything imports torch: its workers would wait for cores that
+    other tests use."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
