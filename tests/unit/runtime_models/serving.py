@@ -33,8 +33,16 @@ class Running:
 class Server:
     """A model, its cache, and rows of running sequences."""
 
-    def __init__(self, model: Any, ops: Any, *, num_blocks: int = 64, max_num_seqs: int = 8):
-        self.model = PagedModel(model, ops)
+    def __init__(
+        self,
+        model: Any,
+        ops: Any,
+        *,
+        num_blocks: int = 64,
+        max_num_seqs: int = 8,
+        max_model_len: int | None = None,
+    ) -> None:
+        self.model = PagedModel(model, ops, max_model_len=max_model_len)
         self.cache = KvCache(ops, self.model.num_layers, num_blocks)
         self.cache.pool.fill_(float("nan"))  # what was not written must not be read
         self.attention = PagedAttention(ops, self.cache, Dispatcher.for_package(ops))

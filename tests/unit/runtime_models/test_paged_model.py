@@ -165,9 +165,15 @@ def test_a_soft_cap_and_windows_longer_than_any_sequence(
         "gemma2", sliding_window=128, attn_logit_softcapping=2.0, query_pre_attn_scalar=16
     )
     ops = tiny_package(tmp_path_factory.mktemp("packages"), name="tiny_cap", soft_cap=2.0)
+    wanted = expected(model)
     with pytest.raises(ModelError, match="window 128 in layer 0, not 0"):
         PagedModel(model, ops)
-    assert PagedModel(model, ops, max_model_len=128).max_model_len == 128
+    server = Server(model, ops, max_model_len=128)
+    assert server.model.max_model_len == 128
+    running = [server.add(row, prompt) for row, prompt in enumerate(prompts())]
+    server.append_greedy([(one, len(one.tokens)) for one in running])
+    decode_all(server, running)
+    assert appended(running) == wanted
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
