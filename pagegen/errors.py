@@ -99,3 +99,15 @@ class PackageError(PagegenError):
 
 class DeviceError(PagegenError):
     """No usable GPU, a driver too old for a cubin, or a GPU no artefact was built for."""
+
+
+class ModelError(PagegenError):
+    """A model cannot be loaded, or is not one that a package's kernels compute."""
+
+
+class CacheError(PagegenError):
+    """A KV cache that does not fit its memory, or a block or row that is not in it."""
+
+
+class RequestError(PagegenError):
+    """A sampling parameter, or a token to run, is out of range."""

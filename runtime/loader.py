@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import json
 import sys
 from dataclasses import dataclass
 from hashlib import sha256
@@ -83,6 +84,17 @@ def read_manifest(folder: Path) -> Manifest:
             f"not a generated package: {error}", remedy=REMEDY, where=str(folder)
         ) from error
     return Manifest.from_json(text, str(file))
+
+
+def manifest_of(ops: Any) -> Manifest:
+    """The manifest of a package that is loaded, or imported as a module. Raises PackageError."""
+    if isinstance(ops, Ops):
+        return ops.facts
+    try:
+        text = json.dumps(ops.manifest())
+    except AttributeError as error:
+        raise PackageError(f"{ops!r} is no generated package", remedy=REMEDY) from error
+    return Manifest.from_json(text)
 
 
 def _import(folder: Path, facts: Manifest) -> ModuleType:

@@ -24,7 +24,8 @@ def has_cuda_device() -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """One flag rewrites the goldens."""
+    """One flag rewrites the goldens, one runs what is slow."""
+    parser.addoption("--slow", action="store_true", help="run tests that take a minute")
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
 
 
@@ -41,6 +42,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for folder in FOLDERS:
             if root / folder in item.path.parents:
                 item.add_marker(folder)
+    if not config.getoption("--slow"):
+        for item in items:
+            if item.get_closest_marker("slow"):
+                item.add_marker(pytest.mark.skip(reason="slow: run it with --slow"))
 
 
 @pytest.hookimpl(tryfirst=True)
