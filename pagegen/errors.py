@@ -99,3 +99,7 @@ class PackageError(PagegenError):
 
 class DeviceError(PagegenError):
     """No usable GPU, a driver too old for a cubin, or a GPU no artefact was built for."""
+
+
+class CacheError(PagegenError):
+    """A block manager cannot be built, or was asked for what would break its books."""
