@@ -106,8 +106,8 @@ class ModelError(PagegenError):
 
 
 class CacheError(PagegenError):
-    """A KV cache that does not fit its memory, or a block or row that is not in it."""
+    """A KV cache that does not fit its memory, or what would break the books of its blocks."""
 
 
 class RequestError(PagegenError):
-    """A sampling parameter, or a token to run, is out of range."""
+    """A request that can never run, a sampling parameter or a limit out of range."""
