@@ -84,7 +84,9 @@ class Lives(RuleBasedStateMachine):
             assert snapshot(self.manager) == before, "a failed allocation left traces"
         return result
 
-    @rule(data=st.data(), blocks=st.integers(0, 4), extra=st.integers(0, 255), kind=st.integers(0, 2))
+    @rule(
+        data=st.data(), blocks=st.integers(0, 4), extra=st.integers(0, 255), kind=st.integers(0, 2)
+    )
     def arrive(self, data: st.DataObject, blocks: int, extra: int, kind: int) -> None:
         length = max(1, blocks * self.size + extra % self.size)
         # Few distinct tokens, and blocks that repeat, so that prefixes meet.
