@@ -1,4 +1,4 @@
-"""Whatever the sizes, and whatever happens, a scheduler's answers are those of an undisturbed run."""
+"""Whatever happens, in whatever sizes, answers are those of an undisturbed run."""
 
 from __future__ import annotations
 
