@@ -25,7 +25,7 @@ COMPILERS: Final = ("c++", "g++", "clang++")  # in the order they are looked for
 COMMON: Final = ("-std=c++20", "-fPIC", "-g1", "-fno-strict-aliasing", "-pthread")
 RUNTIME: Final = ("-O2", "-fvisibility=hidden")
 KERNEL: Final = (
-    "-O1", "-DPAGEGEN_SIMULATOR", "-include", "primitives.h", "-w",
+    "-O1", "-DPAGEGEN_SIMULATOR", "-include", "hopper.h", "-w",
     "-ffp-contract=off",  # the same numbers with every compiler
 )  # fmt: skip
 # Calls the simulator before every access to memory. The sanitizers' own libraries are not used.
@@ -123,9 +123,7 @@ def library(text: str, symbol: str, file_name: str, *, sanitizers: str = "") -> 
     return kept
 
 
-def runtime_objects(
-    compiler: HostCompiler, sanitizers: str, work: Path, folder: Path
-) -> list[str]:
+def runtime_objects(compiler: HostCompiler, sanitizers: str, work: Path, folder: Path) -> list[str]:
     """The simulator compiled, from the cache or now: one object for each of its sources."""
     sources = simulator_files()
     objects = []

@@ -46,9 +46,39 @@ const char* name_of(std::uint8_t kind) {
   return kind & READ ? "read" : kind & WRITE ? "write" : "atomic operation";
 }
 
+// In whose name an access is remembered, and whose earlier accesses come before it by themselves.
+struct Author {
+  unsigned thread;
+  std::uint32_t clock;
+  unsigned follows;
+};
+constexpr unsigned NOBODY = ~0u;
+
+Author plain_author() { return {self->index, self->clocks[self->index], self->index}; }
+
+Author engine_author(unsigned engine) {
+  return {static_cast<unsigned>(block->threads.size()) + engine, block->ticks[engine], NOBODY};
+}
+
+[[noreturn]] void report_race(const Call& call, const Cell& cell, Kind kind, const char* memory,
+                              std::uintptr_t place) {
+  char other[64];
+  const unsigned count = static_cast<unsigned>(block->threads.size());
+  if (cell.thread < count) {
+    std::snprintf(other, sizeof other, "%s by thread %u", name_of(cell.kind), cell.thread);
+  } else if (cell.thread < count + COPY_ENGINES) {
+    std::snprintf(other, sizeof other, "copy that an mbarrier tells of");
+  } else {
+    std::snprintf(other, sizeof other, "read by wgmma of warpgroup %u",
+                  cell.thread - count - COPY_ENGINES);
+  }
+  fail(call, "race: this %s of %s byte %#zx is not ordered after a %s of block %u", name_of(kind),
+       memory, static_cast<std::size_t>(place), other, cell.block);
+}
+
 // Compares an access with those remembered, and remembers it.
 void record(const Call& call, Cell (&cells)[CELLS], std::uint8_t bytes, Kind kind,
-            const char* memory, std::uintptr_t place) {
+            const char* memory, std::uintptr_t place, const Author& author) {
   Cell* to = nullptr;
   for (Cell& cell : cells) {
     if (cell.clock == 0) {
@@ -56,21 +86,17 @@ void record(const Call& call, Cell (&cells)[CELLS], std::uint8_t bytes, Kind kin
       continue;
     }
     if (!(cell.bytes & bytes)) continue;
-    const bool mine = cell.block == block->index && cell.thread == self->index;
+    const bool mine = cell.block == block->index && cell.thread == author.follows;
     const bool both_atomic = cell.kind == ATOMIC && kind == ATOMIC;
     if (!mine && (cell.kind | kind) != READ && !both_atomic && !is_past(cell)) {
-      fail(call,
-           "race: this %s of %s byte %#zx is not ordered after a %s by thread %u of block %u",
-           name_of(kind), memory, static_cast<std::size_t>(place), name_of(cell.kind), cell.thread,
-           cell.block);
+      report_race(call, cell, kind, memory, place);
     }
     // Who is ordered after this access is ordered after what it covers and follows.
     const bool covers = (cell.bytes & ~bytes) == 0 && (kind != READ || cell.kind == READ);
     if (covers && (mine || is_past(cell))) to = &cell;
   }
   if (!to) to = &cells[block->random() % CELLS];
-  *to = {block->index, self->clocks[self->index], static_cast<std::uint16_t>(self->index), bytes,
-         kind, 0};
+  *to = {block->index, author.clock, static_cast<std::uint16_t>(author.thread), bytes, kind, 0};
 }
 
 // Calls `visit(first byte within 8, number of bytes)` for every 8 bytes that an access meets.
@@ -85,7 +111,8 @@ void by_eights(std::uintptr_t begin, unsigned num_bytes, const Visit& visit) {
   }
 }
 
-void touch_global(const Call& call, std::uintptr_t address, unsigned num_bytes, Kind kind) {
+void touch_global(const Call& call, std::uintptr_t address, unsigned num_bytes, Kind kind,
+                  const Author& author) {
   bool inside = false;
   bool allowed = false;
   for (const Range& range : block->launch->ranges) {
@@ -110,7 +137,8 @@ void touch_global(const Call& call, std::uintptr_t address, unsigned num_bytes, 
   by_eights(address, num_bytes, [&](std::uintptr_t eight, std::uint8_t bytes) {
     Page& page = page_of(eight * 8);
     std::lock_guard lock(page.mutex);
-    record(call, page.cells[eight % (Page::BYTES / 8)], bytes, kind, "global", eight * 8);
+    record(call, page.cells[eight % (Page::BYTES / 8)], bytes, kind, "global", eight * 8,
+           author);
   });
 }
 
@@ -134,6 +162,7 @@ void refuse_state(const Call& call, unsigned offset, unsigned num_bytes, std::ui
     const std::uint8_t found = block->state[i] & bits;
     if (found & IN_FLIGHT) fail(call, "shared byte %#x: its copy has not been waited for", i);
     if (found & IN_USE) fail(call, "shared byte %#x: something may still be reading it", i);
+    if (found & MBARRIER) fail(call, "shared byte %#x: an mbarrier is here", i);
   }
 }
 
@@ -143,11 +172,67 @@ void set_state(unsigned offset, unsigned num_bytes, std::uint8_t on, std::uint8_
   }
 }
 
-void touch_shared(const Call& call, unsigned offset, unsigned num_bytes, Kind kind) {
+void refuse_unwritten(const Call& call, unsigned offset, unsigned num_bytes) {
+  for (unsigned i = offset; i < offset + num_bytes; ++i) {
+    if (!(block->state[i] & WRITTEN)) fail(call, "shared byte %#x is read before a write", i);
+  }
+}
+
+void refuse_unfenced(const Call& call, unsigned offset, unsigned num_bytes) {
+  const unsigned count = static_cast<unsigned>(block->threads.size());
+  by_eights(offset, num_bytes, [&](std::uintptr_t eight, std::uint8_t bytes) {
+    for (unsigned i = 0; i < CELLS; ++i) {
+      const Cell& cell = block->cells[eight * CELLS + i];
+      if (cell.clock == 0 || !(cell.bytes & bytes) || !(cell.kind & WRITE)) continue;
+      const auto place = static_cast<unsigned>(eight * 8);
+      if (cell.thread < count && block->threads[cell.thread].fenced < cell.clock) {
+        fail(call, "shared byte %#x: written by thread %u, which has not fenced it since", place,
+             cell.thread);
+      }
+      if (cell.thread >= count && cell.kind == COPIED &&
+          self->fenced_engines[cell.thread - count] < cell.clock) {
+        fail(call, "shared byte %#x: written by cp.async, with no fence after the wait", place);
+      }
+    }
+  });
+}
+
+void hold(unsigned offset, unsigned num_bytes) {
+  for (unsigned i = offset; i < offset + num_bytes; i += 16) {
+    if (block->uses[i / 16]++ == 0) set_state(i, 16, IN_USE, 0);
+  }
+}
+
+void let_go(unsigned offset, unsigned num_bytes) {
+  for (unsigned i = offset; i < offset + num_bytes; i += 16) {
+    if (--block->uses[i / 16] == 0) set_state(i, 16, 0, IN_USE);
+  }
+}
+
+namespace {
+
+void remember_shared(const Call& call, unsigned offset, unsigned num_bytes, Kind kind,
+                     const Author& author) {
   by_eights(offset, num_bytes, [&](std::uintptr_t eight, std::uint8_t bytes) {
     auto& cells = reinterpret_cast<Cell(&)[CELLS]>(block->cells[eight * CELLS]);
-    record(call, cells, bytes, kind, "shared", eight * 8);
+    record(call, cells, bytes, kind, "shared", eight * 8, author);
   });
+}
+
+}  // namespace
+
+void touch_shared(const Call& call, unsigned offset, unsigned num_bytes, Kind kind) {
+  remember_shared(call, offset, num_bytes, kind, plain_author());
+}
+
+void touch_shared_as(unsigned engine, const Call& call, unsigned offset, unsigned num_bytes,
+                     Kind kind) {
+  remember_shared(call, offset, num_bytes, kind, engine_author(engine));
+}
+
+void touch_global_as(unsigned engine, const Call& call, std::uintptr_t address, unsigned num_bytes,
+                     Kind kind) {
+  touch_global(call, address, num_bytes, kind, engine_author(engine));
 }
 
 void touch(const Call& call, std::uintptr_t address, unsigned num_bytes, Kind kind, bool aligned) {
@@ -156,11 +241,9 @@ void touch(const Call& call, std::uintptr_t address, unsigned num_bytes, Kind ki
   if (offset < MAX_SHARED) {
     const unsigned place = static_cast<unsigned>(offset);
     require_shared(call, place, num_bytes, aligned ? num_bytes : 1);
-    refuse_state(call, place, num_bytes, IN_FLIGHT | (kind == READ ? 0 : IN_USE));
+    refuse_state(call, place, num_bytes, MBARRIER | IN_FLIGHT | (kind == READ ? 0 : IN_USE));
     if (kind == READ) {
-      for (unsigned i = place; i < place + num_bytes; ++i) {
-        if (!(block->state[i] & WRITTEN)) fail(call, "shared byte %#x is read before a write", i);
-      }
+      refuse_unwritten(call, place, num_bytes);
     } else {
       set_state(place, num_bytes, WRITTEN, 0);
     }
@@ -172,7 +255,7 @@ void touch(const Call& call, std::uintptr_t address, unsigned num_bytes, Kind ki
   if (aligned && address % num_bytes) {
     fail(call, "address of %u bytes is not a multiple of their number", num_bytes);
   }
-  touch_global(call, address, num_bytes, kind);
+  touch_global(call, address, num_bytes, kind, plain_author());
 }
 
 void join(std::uint32_t* to, const std::uint32_t* from, unsigned count) {
@@ -185,26 +268,35 @@ void join(Reports& to, const Reports& from) {
   }
 }
 
-void release_at(std::uintptr_t address) {
+std::shared_ptr<const Report> report_of_self() {
   auto report = std::make_shared<Report>();
   report->block = block->index;
-  report->clocks.assign(self->clocks, self->clocks + block->threads.size());
-  std::lock_guard lock(block->launch->mutex);
-  Reports& reports = block->launch->published[address].reports;
-  join(reports, self->reports);
-  reports.push_back(std::move(report));
+  report->clocks.assign(self->clocks, self->clocks + block->width);
   ++self->clocks[self->index];
+  return report;
 }
 
-void acquire_at(std::uintptr_t address) {
-  std::lock_guard lock(block->launch->mutex);
-  for (const auto& report : block->launch->published[address].reports) {
+void learn(const Reports& reports) {
+  for (const auto& report : reports) {
     if (report->block == block->index) {
-      join(self->clocks, report->clocks.data(), static_cast<unsigned>(block->threads.size()));
+      join(self->clocks, report->clocks.data(), block->width);
     } else {
       join(self->reports, {report});
     }
   }
+}
+
+void release_at(std::uintptr_t address) {
+  auto report = report_of_self();
+  std::lock_guard lock(block->launch->mutex);
+  Reports& reports = block->launch->published[address].reports;
+  join(reports, self->reports);
+  reports.push_back(std::move(report));
+}
+
+void acquire_at(std::uintptr_t address) {
+  std::lock_guard lock(block->launch->mutex);
+  learn(block->launch->published[address].reports);
 }
 
 }  // namespace simulator

@@ -23,17 +23,17 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"dtypes": "dtypes", "archs": "archs"},
     {
         "spec": "spec spec_rules schema schema_check yaml_tree yaml_scalar",
-        "plan": "plan",
+        "plan": "plan wgmma",
         "manifest": "manifest",
     },
     {"lower": "lower", "space": "space", "explain": "explain"},
-    {"emit": "emit package", "compile": "compile"},
+    {"emit": "emit package", "compile": "compile", "simulate": "simulate"},
     {"build": "build folder", "runtime": "runtime"},
     {"verify": "verify cases oracle"},
     {"cli": "cli console views __main__"},
 )
 # Along a floor only where one room names what the other declares.
-ALONG = {("spec", "plan")}
+ALONG = {("spec", "plan"), ("simulate", "compile")}  # whose cache it shares
 RUNTIME_MAY_USE = {"runtime", "errors", "dtypes", "archs", "manifest"}
 # What a machine that only serves does not have.
 COMPILER_ONLY = {"jinja2", "yaml", "msgspec", "typer", "rich"}
