@@ -49,9 +49,9 @@ class Box:
 class Probe:
     """One kernel, what it is given, and what must come out.
 
-    body: CUDA with the entry `probe`, after its partials and `Params`, whose fields are the outputs,
-    the inputs and the maps by name. outputs: their initial contents. reference: the outputs by an
-    independent way. rtol, atol: 0 for the same bits.
+    body: CUDA with the entry `probe`, after its partials and `Params`, whose fields are outputs,
+    inputs and maps by name. outputs: their initial contents. reference: the outputs by an
+    independent way. rtol, atol: 0 for the same bits; one NaN of a float is as good as another.
     """
 
     name: str
@@ -127,6 +127,8 @@ def differences(probe: Probe, got: Arrays, wanted: Arrays) -> list[str]:
         else:
             bits = f"u{want.dtype.itemsize}"
             same = have.view(bits) == want.view(bits)
+            if want.dtype.kind == "f":
+                same |= np.isnan(have) & np.isnan(want)
         if not same.all():
             at = np.unravel_index(int(np.argmin(same)), want.shape)
             place = ", ".join(str(int(i)) for i in at)
