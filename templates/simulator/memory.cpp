@@ -91,8 +91,9 @@ void record(const Call& call, Cell (&cells)[CELLS], std::uint8_t bytes, Kind kin
     if (!mine && (cell.kind | kind) != READ && !both_atomic && !is_past(cell)) {
       report_race(call, cell, kind, memory, place);
     }
-    // Who is ordered after this access is ordered after what it covers and follows.
-    const bool covers = (cell.bytes & ~bytes) == 0 && (kind != READ || cell.kind == READ);
+    // Who is ordered after this access is ordered after what it covers and follows. Only a write
+    // conflicts with all that another kind does.
+    const bool covers = (cell.bytes & ~bytes) == 0 && (kind & WRITE || kind == cell.kind);
     if (covers && (mine || is_past(cell))) to = &cell;
   }
   if (!to) to = &cells[block->random() % CELLS];
