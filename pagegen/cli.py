@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pagegen import __version__, build as building, explain as explaining, views
-from pagegen.compile.triton_release import release, triton_version
 from pagegen.console import Screen
-from pagegen.errors import BuildError, PackageError, PagegenError, VerifyError
+from pagegen.errors import BuildError, PagegenError, VerifyError
+from pagegen.proof import prove
 from pagegen.spec import load
 
 app = typer.Typer(
@@ -107,8 +102,7 @@ def build(
             built = building.build(package, out, jobs=jobs, progress=step)
         verdict = views.Verdict.read(built.folder)
         if verify and verdict is None:
-            with interpreted_triton():
-                verdict = verdict_of(screen, built.folder, quick=True)
+            verdict = prove(screen, built.folder, quick=True)
         screen.table(*views.built_rows(built, verdict))
         screen.line(views.built_line(built, verdict))
         documents.append(views.built_document(built, verdict))
@@ -137,95 +131,19 @@ def verify(
     backend: Annotated[list[str] | None, typer.Option(help="only this backend")] = None,
     seed: Annotated[int, typer.Option(help="of the random inputs")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="one small case a kernel")] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="run CUDA kernels in the simulator, GPU or not")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a generated package against the float64 oracle on adversarial cases."""
     screen = Screen(as_json)
-    with interpreted_triton():
-        verdict = verdict_of(screen, folder, backends=tuple(backend or ()), seed=seed, quick=quick)
+    chosen = tuple(backend or ())
+    verdict = prove(screen, folder, backends=chosen, seed=seed, quick=quick, simulate=simulate)
     screen.table(*views.verdict_rows(folder, verdict))
     screen.document(verdict.document())
     if verdict.failures:
         raise VerifyError("\n".join(verdict.failures), where=str(folder))
-
-
-def verdict_of(
-    screen: Screen,
-    folder: Path,
-    *,
-    backends: tuple[str, ...] = (),
-    seed: int = 0,
-    quick: bool = False,
-) -> views.Verdict:
-    """Run verify on the machine's GPU, or on its CPU (Triton interpreted, CUDA left out)."""
-    # torch takes a second to import, and most verbs never need it.
-    import torch
-
-    from pagegen.runtime.loader import load as load_package
-    from pagegen.verify import verify as run
-
-    on_gpu = can_launch()
-    ops = load_package(folder)
-    rows = [r for r in ops.manifest()["kernels"] if not backends or r["backend"] in backends]
-    if backends and not rows:
-        raise PackageError(f"{folder} has no backend {', '.join(backends)}", where="--backend")
-    if not on_gpu:
-        if backends == ("cuda",):
-            raise PackageError(
-                "no GPU, or no CuPy, to run backend cuda with",
-                remedy="pip install cupy-cuda13x (CUDA 13 drivers) or cupy-cuda12x (CUDA 12)",
-                where="--backend",
-            )
-        kept = backends or ("triton", "torch")
-        if "triton" in kept and not can_interpret():
-            screen.line("triton is left out: missing, or its interpreter needs NumPy before 2.4")
-            kept = tuple(backend for backend in kept if backend != "triton")
-        backends = tuple(backend for backend in kept if backend != "cuda") or ("none",)
-    with screen.progress(f"verify {folder.name}") as step:
-        results = run(
-            ops,
-            backends=backends,
-            device="cuda" if on_gpu else "cpu",
-            seed=seed,
-            quick=quick,
-            progress=step,
-        )
-    device = torch.cuda.get_device_name() if on_gpu else "cpu"
-    verdict = views.Verdict.of(device, results)
-    if quick:
-        verdict.write(folder)
-    return verdict
-
-
-def can_launch() -> bool:
-    """Whether cubins can run here: an NVIDIA GPU that torch sees, and CuPy."""
-    import torch
-
-    found = torch.cuda.is_available() and torch.version.cuda is not None
-    return found and find_spec("cupy") is not None
-
-
-def can_interpret() -> bool:
-    """Whether Triton's interpreter runs here: before 3.7 it breaks on NumPy 2.4 and later."""
-    if find_spec("triton") is None:
-        return False
-    return release(triton_version()) >= (3, 7) or release(version("numpy")) < (2, 4)
-
-
-@contextmanager
-def interpreted_triton() -> Iterator[None]:
-    """Run Triton kernels in its interpreter where nothing can launch them."""
-    if can_launch() or "TRITON_INTERPRET" in os.environ:
-        yield
-        return
-    os.environ["TRITON_INTERPRET"] = "1"
-    try:
-        with warnings.catch_warnings():
-            # numpy, which stands in for the GPU, warns of log2(0) where a row sees no key.
-            warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
-            yield
-    finally:
-        del os.environ["TRITON_INTERPRET"]
 
 
 @app.command()

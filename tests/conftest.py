@@ -1,17 +1,21 @@
 """Marks every test by its folder, and skips what needs a CUDA device where there is none.
 
-It knows no test: what a test needs is said by where it stands.
+It knows no test: what a test needs is said by where it stands. In tests/kernels one test runs in
+several ways, and each says it itself: its marks are those of its launcher.
 """
 
 from __future__ import annotations
 
+import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-FOLDERS = ("unit", "compile", "simulate", "interpret", "gpu", "golden")
+FOLDERS = ("unit", "compile", "simulate", "gpu", "golden")
 
 
+@cache
 def has_cuda_device() -> bool:
     """Whether torch sees a GPU. Imported here: most runs have no test that needs to know."""
     import torch
@@ -24,6 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """One thread a process, before anything imports torch: its workers would wait for cores that
+    other tests use."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark by folder; `pytest -m "not gpu"` and the like choose by it."""
     root = Path(__file__).parent
@@ -31,7 +41,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for folder in FOLDERS:
             if root / folder in item.path.parents:
                 item.add_marker(folder)
-    needing = [item for item in items if item.get_closest_marker("gpu")]
-    if needing and not has_cuda_device():
-        for item in needing:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip before any fixture starts; from one place, so that a report tells it in one line."""
+    if item.get_closest_marker("gpu") and not has_cuda_device():
+        pytest.skip("no CUDA device")

@@ -12,7 +12,7 @@ import torch
 
 NAME = "gemma2_9b"
 # Of the spec, and of the plan and source of every kernel.
-DIGEST = "a3ecc0bf1b72a2ebb151f4bf0d6ab6cc95ac5e36b59fb06f3ef6ea61c173aa96"
+DIGEST = "66e2b33c510de00bb0c38e3b8c52697b49f0452ecd4040a66f056e52276cb1e2"
 
 NUM_Q_HEADS = 16  # query heads
 NUM_KV_HEADS = 8  # KV heads

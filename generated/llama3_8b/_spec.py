@@ -12,7 +12,7 @@ import torch
 
 NAME = "llama3_8b"
 # Of the spec, and of the plan and source of every kernel.
-DIGEST = "a3953494230ea2f8383660842a8f22e7f2f39e5b1a3872636ff94685f8be43ad"
+DIGEST = "ddca3c79a4eabaa63005b9abb79821a370868f0c0f8e09699db0daa8245a8753"
 
 NUM_Q_HEADS = 32  # query heads
 NUM_KV_HEADS = 8  # KV heads

@@ -12,7 +12,7 @@ import torch
 
 NAME = "smollm2_135m"
 # Of the spec, and of the plan and source of every kernel.
-DIGEST = "bbab3523505232c3ae418a24ca8f1411a0cae5bf47f7f47610650daed490ffe1"
+DIGEST = "2b6e928ffc1b944a6ac5a6adc483abab8f942c42e8b58102af4da34f0b13ffd5"
 
 NUM_Q_HEADS = 9  # query heads
 NUM_KV_HEADS = 3  # KV heads

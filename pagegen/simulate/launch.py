@@ -130,7 +130,7 @@ class Simulator:
         seed: int,
         workers: int | None = None,
     ) -> Figures:
-        """Run one launch; see `simulate`. workers: blocks at once; default: one a core."""
+        """Run one launch; see `simulate`. workers: blocks at once; default: a core each."""
         packed, ranges = self._pack(params, values)
         arguments = ctypes.create_string_buffer(len(packed) + MAP_ALIGNMENT)
         address = -(-ctypes.addressof(arguments) // MAP_ALIGNMENT) * MAP_ALIGNMENT

@@ -11,10 +11,12 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -63,11 +65,13 @@ def host_compiler(wanted: str | None = None) -> HostCompiler:
     """$CXX, or the first C++ compiler on the path. Raises CompileError when there is none."""
     chosen = wanted or os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), "")
     command = tuple(shlex.split(chosen))
+    if not command and find_spec("ziglang") is not None:
+        command = (sys.executable, "-m", "ziglang", "c++")  # clang++ from PyPI
     if not command or shutil.which(command[0]) is None:
         raise CompileError(
             f"no C++ compiler: {chosen or ', '.join(COMPILERS)} is not on the path",
-            allowed="g++ 11 or later, clang++ 16 or later",
-            remedy="install one (apt install g++), or name it in CXX",
+            allowed="g++ 11 or later, clang++ 16 or later, ziglang from PyPI",
+            remedy="install one (apt install g++, or pip install ziglang), or name it in CXX",
         )
     told = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
     return HostCompiler(command, told.stdout.splitlines()[0] if told.stdout else command[0])

@@ -70,7 +70,6 @@ void load_matrices(unsigned* matrices, unsigned num, unsigned address, bool tran
   if (lane_of(*self) < 8 * num) {
     require_shared(call, address, 16, 16);
     refuse_state(call, address, 16, IN_FLIGHT | MBARRIER);
-    refuse_unwritten(call, address, 16);
     touch_shared(call, address, 16, READ);
   }
   meet(call, ALL, mine, [&](const auto& lane) {

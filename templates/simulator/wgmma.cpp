@@ -56,12 +56,11 @@ Operand operand_of(const Call& call, const char* name, std::uint64_t descriptor,
   return operand;
 }
 
-// All of it must be there, fenced, and known to every thread of the warpgroup.
+// What was written must be fenced, and known to every thread of the warpgroup; the rest is NaN.
 void begin_reading(const Call& call, const Operand& operand, unsigned engine) {
   for (const unsigned unit : operand.units) {
     require_shared(call, unit, 16, 16);
     refuse_state(call, unit, 16, IN_FLIGHT | MBARRIER);
-    refuse_unwritten(call, unit, 16);
     refuse_unfenced(call, unit, 16);
     touch_shared_as(engine, call, unit, 16, READ);
     hold(unit, 16);

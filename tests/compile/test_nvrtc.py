@@ -135,7 +135,7 @@ def test_the_users_environment_does_not_reach_the_compiler(monkeypatch: pytest.M
     assert os.environ["NVRTC_PREPEND_FLAGS"] == "--nonsense"
 
 
-def test_a_target_the_release_does_not_know_is_refused_with_the_known_ones() -> None:  # C87
+def test_a_target_the_release_does_not_know_is_refused_with_the_known_ones() -> None:
     refuse_unlisted(arch("sm_90a"), [75, 80, 90], "nvrtc 12.0")
     with pytest.raises(CompileError) as caught:
         refuse_unlisted(arch("sm_100a"), [90, 80], "nvrtc 12.0")

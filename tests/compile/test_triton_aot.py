@@ -82,7 +82,7 @@ def test_the_signature_promises_alignment_of_pointers_only() -> None:
     assert aligned == (0, 1)
 
 
-# ---- one source after another, in one process (C88)
+# ---- one source after another, in one process
 
 
 def test_a_second_version_under_the_same_name_really_is_compiled() -> None:
@@ -172,7 +172,7 @@ def test_an_old_or_missing_triton_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_build_without_the_targets_back_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("triton.backends.backends", {"nvidia": object()})
-    with pytest.raises(CompileError, match="cannot compile for gfx942"):  # C87
+    with pytest.raises(CompileError, match="cannot compile for gfx942"):
         TritonAot().refuse_unknown(arch("gfx942"))
 
 

@@ -31,7 +31,7 @@ def room(gigabytes: int) -> None:
         pytest.skip(f"needs {gigabytes} GB of GPU memory")
 
 
-def test_slots_past_two_to_the_31_elements(ops: Any) -> None:  # C02
+def test_slots_past_two_to_the_31_elements(ops: Any) -> None:
     room(12)
     num_blocks = 131_080  # of 16,384 elements: past 2**31
     k_cache, v_cache = (
@@ -52,7 +52,7 @@ def test_slots_past_two_to_the_31_elements(ops: Any) -> None:  # C02
     assert torch.equal(far, near)
 
 
-def test_queries_past_two_to_the_31_elements(ops: Any) -> None:  # C02, C30
+def test_queries_past_two_to_the_31_elements(ops: Any) -> None:
     room(24)
     num_seqs = 524_400  # query tokens of 4,096 elements: past 2**31
     k_cache = torch.zeros(1, 16, 8, 128, dtype=BF16, device="cuda")
@@ -70,7 +70,7 @@ def test_queries_past_two_to_the_31_elements(ops: Any) -> None:  # C02, C30
 
 
 @pytest.mark.parametrize("num_seqs", [65_536, 70_000])
-def test_more_sequences_than_a_grid_axis_takes(ops: Any, num_seqs: int) -> None:  # C30
+def test_more_sequences_than_a_grid_axis_takes(ops: Any, num_seqs: int) -> None:
     room(8)
     owner = torch.arange(num_seqs, device="cuda") % 97
     k_cache = torch.zeros(num_seqs, 16, 8, 128, dtype=BF16, device="cuda")[:, :16]
@@ -83,7 +83,7 @@ def test_more_sequences_than_a_grid_axis_takes(ops: Any, num_seqs: int) -> None:
 
 
 @pytest.mark.parametrize("num_splits", [None, 1, 256])
-def test_a_million_tokens(ops: Any, num_splits: int | None) -> None:  # C48
+def test_a_million_tokens(ops: Any, num_splits: int | None) -> None:
     room(8)
     seq_len = 1_000_000
     k_cache = torch.zeros(62_500, 16, 8, 128, dtype=BF16, device="cuda")

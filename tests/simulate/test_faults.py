@@ -221,17 +221,6 @@ RULES: tuple[Rule, ...] = (
         SHARED + "  p.out[threadIdx.x] = words[threadIdx.x];  // here",
     ),
     Rule(
-        "matrix_never_written",
-        r"load_matrix_x4: shared byte \w+ is read before a write",
-        SHARED
-        + """
-  unsigned matrices[4];
-  load_matrix_x4(matrices, shared_address(shared) + 16 * threadIdx.x);  // here
-  p.out[threadIdx.x] = matrices[0];
-""",
-        ("types", "copy", "mma"),
-    ),
-    Rule(
         "race_between_blocks",
         r"race: this (read|write) of global byte .* is not ordered after a (write|read) by thread",
         """

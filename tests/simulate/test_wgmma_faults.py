@@ -151,11 +151,6 @@ RULES: tuple[Rule, ...] = (
         + END,
     ),
     multiplying(
-        "operand_never_written",
-        r"wgmma_ss: shared byte \w+ is read before a write",
-        BEGIN + HERE + END,
-    ),
-    multiplying(
         "operand_past_shared_memory",
         r"wgmma_ss: 16 bytes at shared address 0x2010, but a block has 8208 bytes",
         ZEROS

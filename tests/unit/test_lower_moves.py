@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from pagegen.emit import emit
 from pagegen.lower import lower
 from pagegen.lower.cache import MAX_HELD, MAX_THREADS, tile_tokens, write_tile
 from pagegen.lower.merge import merge_constants
@@ -120,3 +121,18 @@ def test_reasons_are_given() -> None:
     for made in lower(specimen(kernels=("write_kv", "copy_blocks"), backends=("cuda", "triton"))):
         sized = [row for row in made.constants if row.name in ("TILE_TOKENS", "PARTS", "K_ITEMS")]
         assert sized and all(row.reason for row in sized)
+
+
+@pytest.mark.parametrize("backend", ["cuda", "triton"])
+@pytest.mark.parametrize("kernel", ["write_kv", "copy_blocks", "merge_states"])
+def test_offsets_are_formed_in_64_bits(backend: str, kernel: str) -> None:
+    """Strides are 64-bit arguments, and what they are multiplied by is widened where it is not."""
+    made = plan_of(specimen(backends=(backend,)), kernel, backend)
+    for row in made.params:
+        assert row.type == "i64" or "stride" not in row.name
+    text = emit(made, "specimen.yaml").text
+    if backend == "cuda":
+        assert "int stride" not in text and "unsigned stride" not in text
+        assert "long long" in text
+    else:
+        assert "int64" in text

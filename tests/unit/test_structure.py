@@ -27,13 +27,13 @@ FLOORS: tuple[dict[str, str], ...] = (
         "manifest": "manifest",
     },
     {"lower": "lower", "space": "space", "explain": "explain"},
-    {"emit": "emit package", "compile": "compile", "simulate": "simulate"},
-    {"build": "build folder", "runtime": "runtime"},
+    {"emit": "emit package", "compile": "compile"},
+    {"build": "build folder", "runtime": "runtime", "simulate": "simulate"},
     {"verify": "verify cases oracle"},
-    {"cli": "cli console views __main__"},
+    {"cli": "cli console views proof __main__"},
 )
 # Along a floor only where one room names what the other declares.
-ALONG = {("spec", "plan"), ("simulate", "compile")}  # whose cache it shares
+ALONG = {("spec", "plan")}
 RUNTIME_MAY_USE = {"runtime", "errors", "dtypes", "archs", "manifest"}
 # What a machine that only serves does not have.
 COMPILER_ONLY = {"jinja2", "yaml", "msgspec", "typer", "rich"}

@@ -40,9 +40,7 @@ def test_an_artifact_survives_its_row(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 0.5, -1])
-def test_a_truncated_file_is_a_miss_and_is_replaced(
-    stub: Stub, cache: Cache, size: float
-) -> None:  # C84
+def test_a_truncated_file_is_a_miss_and_is_replaced(stub: Stub, cache: Cache, size: float) -> None:
     compile_source(PLAN, SOURCE, SM_80, cache)
     file = only_file(cache)
     whole = file.read_bytes()
@@ -52,7 +50,7 @@ def test_a_truncated_file_is_a_miss_and_is_replaced(
     assert file.read_bytes() == whole and stub.compiled == 2
 
 
-def test_any_flipped_byte_is_noticed() -> None:  # C84
+def test_any_flipped_byte_is_noticed() -> None:
     made = artifact(PLAN, SOURCE, SM_80)
     whole = format_entry("0" * 64, made)
     assert parse_entry("0" * 64, whole) == made
@@ -61,7 +59,7 @@ def test_any_flipped_byte_is_noticed() -> None:  # C84
             parse_entry("0" * 64, whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
 
 
-def test_a_flipped_byte_is_a_miss_and_is_replaced(stub: Stub, cache: Cache) -> None:  # C84
+def test_a_flipped_byte_is_a_miss_and_is_replaced(stub: Stub, cache: Cache) -> None:
     compile_source(PLAN, SOURCE, SM_80, cache)
     file = only_file(cache)
     whole = file.read_bytes()
@@ -81,7 +79,7 @@ def test_a_foreign_file_under_the_right_name_is_a_miss(stub: Stub, cache: Cache)
         parse_entry("0" * 64, b"\x80\x04K\x01.")
 
 
-def test_leftovers_of_a_dead_process_do_not_matter(stub: Stub, cache: Cache) -> None:  # C84
+def test_leftovers_of_a_dead_process_do_not_matter(stub: Stub, cache: Cache) -> None:
     cache.directory.mkdir()
     (cache.directory / ".0123.tmp").write_bytes(b"half")
     (cache.directory / "lock").write_text("99999999")
@@ -104,7 +102,7 @@ def compile_twice_without_cache(stub: Stub, cache: Cache) -> list[str]:
 
 def test_a_read_only_folder_costs_one_warning(
     stub: Stub, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:  # C84
+) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -115,7 +113,7 @@ def test_a_read_only_folder_costs_one_warning(
 
 def test_a_full_disk_costs_one_warning_and_leaves_nothing(
     stub: Stub, cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:  # C84
+) -> None:
     def refuse(source: str, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 

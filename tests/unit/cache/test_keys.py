@@ -36,7 +36,7 @@ def other_value(value: Any) -> Any:
 @pytest.mark.parametrize("name", [field.name for field in fields(Plan)])
 def test_plans_that_differ_in_one_field_have_keys_and_symbols_of_their_own(
     stub: Stub, name: str
-) -> None:  # C86: enumerates the fields, so that a new one is tested the day it is added
+) -> None:  # enumerates the fields, so that a new one is tested the day it is added
     other = replace(PLAN, **{name: other_value(getattr(PLAN, name))})
     assert compile_key(other, SOURCE, SM_80) != compile_key(PLAN, SOURCE, SM_80)
     assert other.symbol != PLAN.symbol
@@ -50,13 +50,13 @@ def test_every_field_of_a_launch_argument_is_in_the_key(stub: Stub, name: str) -
     assert compile_key(other, SOURCE, SM_80) != compile_key(base, SOURCE, SM_80)
 
 
-def test_every_target_has_a_key_of_its_own(stub: Stub) -> None:  # C87: sm_90 is not sm_90a
+def test_every_target_has_a_key_of_its_own(stub: Stub) -> None:  # sm_90 is not sm_90a
     assert len({compile_key(PLAN, SOURCE, row) for row in ARCHS}) == len(ARCHS)
 
 
 def test_source_compiler_flags_and_version_are_in_the_key(
     stub: Stub, monkeypatch: pytest.MonkeyPatch
-) -> None:  # C85
+) -> None:
     keys = [compile_key(PLAN, SOURCE, SM_80)]
     keys.append(compile_key(PLAN, replace(SOURCE, text=SOURCE.text + "\n"), SM_80))
     stub.release = "stub 1.1"
@@ -68,7 +68,7 @@ def test_source_compiler_flags_and_version_are_in_the_key(
     assert len(set(keys)) == len(keys)
 
 
-def test_neither_time_nor_path_is_in_the_key(stub: Stub) -> None:  # C85
+def test_neither_time_nor_path_is_in_the_key(stub: Stub) -> None:
     moved = Text("elsewhere/" + SOURCE.path, SOURCE.text)
     assert compile_key(PLAN, moved, SM_80) == compile_key(PLAN, SOURCE, SM_80)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pagegen.cases import Case
 from pagegen.spec import Spec
-from tests.interpret.harness import Result
+from tests.kernels.calls import Result
 from tests.rendering import load_kernel
 
 Run = Callable[..., Result]

@@ -15,8 +15,9 @@ from pagegen.cases import TOLERANCE, Case
 from pagegen.oracle import paged_attention
 from pagegen.spec import Spec
 from pagegen.verify import lse_fault, relative_error
-from tests.interpret.harness import Result, make_spec, shape_of
-from tests.interpret.tricks import check_rows, known_case, poisoned, positions, same
+from tests.kernels.calls import Result
+from tests.kernels.specs import make_spec, shape_of
+from tests.kernels.tricks import check_rows, known_case, poisoned, positions, same
 from tests.rendering import load_kernel
 
 Run = Callable[..., Result]
@@ -56,7 +57,7 @@ SPECS = {
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
 def test_shared_cases(run: Run, spec: Spec) -> None:
-    """C12, C17, C18, C21, C23, C31, C36, C40 and more, by the oracle."""
+    """Every mask, layout, lookup, group and head dim, by the oracle."""
     for variant in VARIANTS:
         for case in cases.decode_cases(shape_of(spec), seed=31):
             check(spec, case, run(spec, "decode", case, variant=variant))
@@ -66,7 +67,7 @@ def test_shared_cases(run: Run, spec: Spec) -> None:
 
 @kernels
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
-def test_what_is_not_visible_does_not_matter(run: Run, kernel: str, dtype: str) -> None:  # C03
+def test_what_is_not_visible_does_not_matter(run: Run, kernel: str, dtype: str) -> None:
     spec = make_spec(dtype=dtype)
     case = cases.make_case(shape_of(spec), "tails", [1, 3, 17, 31], [1] * 4, seed=1)
     zeros = run(spec, kernel, poisoned(case, k=0.0, v=0.0))
@@ -76,14 +77,14 @@ def test_what_is_not_visible_does_not_matter(run: Run, kernel: str, dtype: str) 
 
 @kernels
 @pytest.mark.parametrize("causal", [True, False])
-def test_the_length_masks_without_causality(run: Run, kernel: str, causal: bool) -> None:  # C04
+def test_the_length_masks_without_causality(run: Run, kernel: str, causal: bool) -> None:
     lens = [1, 63, 65, 257]
     spec = make_spec(causal=causal)
     case = poisoned(known_case(spec, lens, positions(4, 257)), k=0.0, v=1000.0)
     check_rows(run(spec, kernel, case), [(n - 1) / 2 for n in lens], [math.log(n) for n in lens])
 
 
-def test_more_queries_than_keys(run: Run) -> None:  # C05
+def test_more_queries_than_keys(run: Run) -> None:
     spec = make_spec()
     case = known_case(spec, [2, 4], positions(2, 4) + 1, q_lens=[5, 1])
     out, lse = [0.0, 0.0, 0.0, 1.0, 1.5, 2.5], [-math.inf] * 3
@@ -91,7 +92,7 @@ def test_more_queries_than_keys(run: Run) -> None:  # C05
 
 
 @kernels
-def test_an_empty_sequence(run: Run, kernel: str) -> None:  # C06, and C33: its q may be NaN
+def test_an_empty_sequence(run: Run, kernel: str) -> None:  # its q may be NaN
     spec = make_spec()
     case = known_case(spec, [0, 1, 17, 0], positions(4, 17))
     case.q[[0, 3]] = math.nan
@@ -100,7 +101,7 @@ def test_an_empty_sequence(run: Run, kernel: str) -> None:  # C06, and C33: its 
         check_rows(run(spec, kernel, case, variant=variant), *rows)
 
 
-def test_two_states_make_one(run: Run, tmp_path: Path) -> None:  # C10
+def test_two_states_make_one(run: Run, tmp_path: Path) -> None:
     spec = make_spec(dtype="fp32")
     parts = [
         run(spec, "decode", known_case(spec, [n], torch.full((1, n, 1, 1), value)))
@@ -114,7 +115,7 @@ def test_two_states_make_one(run: Run, tmp_path: Path) -> None:  # C10
 
 
 @kernels
-def test_huge_negative_scores_are_no_masks(run: Run, kernel: str) -> None:  # C11
+def test_huge_negative_scores_are_no_masks(run: Run, kernel: str) -> None:
     spec = make_spec(dims=(64, 64), window=5)
     case = known_case(spec, [5, 10], positions(2, 10), q=-32.0, key=32.0, sm_scale=1.0)
     result = run(spec, kernel, case)
@@ -123,13 +124,13 @@ def test_huge_negative_scores_are_no_masks(run: Run, kernel: str) -> None:  # C1
 
 @kernels
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-def test_huge_scores_do_not_overflow(run: Run, kernel: str, dtype: str) -> None:  # C28
+def test_huge_scores_do_not_overflow(run: Run, kernel: str, dtype: str) -> None:
     spec = make_spec(dims=(128, 128), dtype=dtype)
     case = known_case(spec, [33], positions(1, 33), q=64.0, key=64.0)
     check_rows(run(spec, kernel, case), [16.0], [46340.95 + math.log(33)])
 
 
-def test_a_window_row_by_row(run: Run) -> None:  # C12
+def test_a_window_row_by_row(run: Run) -> None:
     spec = make_spec(window=8, block_size=4)
     case = known_case(spec, [200], positions(1, 200), q_lens=[130])
     sees = [range(max(0, p - 7), p + 1) for p in range(70, 200)]
@@ -138,7 +139,7 @@ def test_a_window_row_by_row(run: Run) -> None:  # C12
 
 
 @kernels
-def test_the_soft_cap_is_applied(run: Run, kernel: str) -> None:  # C15
+def test_the_soft_cap_is_applied(run: Run, kernel: str) -> None:
     shape = shape_of(make_spec())
     case = replace(cases.make_case(shape, "cap", [40, 9], [1, 1], seed=3), sm_scale=1.0)
     outs = []
@@ -150,7 +151,7 @@ def test_the_soft_cap_is_applied(run: Run, kernel: str) -> None:  # C15
 
 
 @pytest.mark.parametrize("prefix", [0, 15, 16, 17])
-def test_causality_is_aligned_to_the_end(run: Run, prefix: int) -> None:  # C16
+def test_causality_is_aligned_to_the_end(run: Run, prefix: int) -> None:
     spec = make_spec()
     for q_len in (1, 2, 17):
         case = known_case(spec, [prefix + q_len], positions(1, prefix + q_len), q_lens=[q_len])

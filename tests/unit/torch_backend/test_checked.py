@@ -12,8 +12,9 @@ import torch
 from pagegen import cases
 from pagegen.cases import Case
 from pagegen.spec import Spec
-from tests.interpret.harness import Result, make_spec, shape_of
-from tests.interpret.tricks import table_of
+from tests.kernels.calls import Result
+from tests.kernels.specs import make_spec, shape_of
+from tests.kernels.tricks import table_of
 
 Run = Callable[..., Result]
 BAD_BLOCK, IS_NAN = 1, 2

@@ -12,8 +12,9 @@ import torch
 
 from pagegen import cases
 from pagegen.lower.common import torch_constants
-from tests.interpret.harness import Result, make_spec, shape_of
-from tests.interpret.tricks import (
+from tests.kernels.calls import Result
+from tests.kernels.specs import make_spec, shape_of
+from tests.kernels.tricks import (
     check_rows,
     known_case,
     owners,
@@ -30,7 +31,7 @@ kernels = pytest.mark.parametrize("kernel", ["decode", "prefill"])
 
 
 @kernels
-def test_blocks_before_the_window_are_not_read(run: Run, kernel: str) -> None:  # C35
+def test_blocks_before_the_window_are_not_read(run: Run, kernel: str) -> None:
     spec = make_spec(window=32)
     case = known_case(spec, [65, 20], positions(2, 65))
     table = table_of(case).clone()
@@ -43,9 +44,7 @@ def test_blocks_before_the_window_are_not_read(run: Run, kernel: str) -> None:  
 
 @pytest.mark.parametrize("heads", [(12, 12), (32, 8), (28, 4), (71, 1), (40, 8), (10, 2)])
 @kernels
-def test_every_query_head_reads_its_kv_head(
-    run: Run, kernel: str, heads: tuple[int, int]
-) -> None:  # C21
+def test_every_query_head_reads_its_kv_head(run: Run, kernel: str, heads: tuple[int, int]) -> None:
     spec = make_spec(heads=heads)
     values = torch.arange(1.0, heads[1] + 1).reshape(1, 1, -1, 1)
     result = run(spec, kernel, known_case(spec, [19], values.expand(1, 19, -1, 1)))
@@ -54,7 +53,7 @@ def test_every_query_head_reads_its_kv_head(
 
 
 @kernels
-def test_lanes_past_the_value_width_only_score(run: Run, kernel: str) -> None:  # C18
+def test_lanes_past_the_value_width_only_score(run: Run, kernel: str) -> None:
     spec = make_spec(heads=(16, 1), dims=(192, 128))
     case = known_case(spec, [19], positions(1, 19))
     case.k_cache[..., 128:] = torch.where(case.k_cache[..., 128:].isnan(), math.nan, 1e4)
@@ -62,7 +61,7 @@ def test_lanes_past_the_value_width_only_score(run: Run, kernel: str) -> None:  
 
 
 @kernels
-def test_a_table_just_wide_enough(run: Run, kernel: str) -> None:  # C23
+def test_a_table_just_wide_enough(run: Run, kernel: str) -> None:
     for block_size in (1, 2, 8, 16, 256):
         spec = make_spec(block_size=block_size)
         case = known_case(spec, [65], positions(1, 65))
@@ -73,7 +72,7 @@ def test_a_table_just_wide_enough(run: Run, kernel: str) -> None:  # C23
 
 
 @kernels
-def test_where_blocks_lie_does_not_matter(run: Run, kernel: str) -> None:  # C24
+def test_where_blocks_lie_does_not_matter(run: Run, kernel: str) -> None:
     spec = make_spec(dtype="bf16")
     case = cases.make_case(shape_of(spec), "places", [70, 33], [1, 1], seed=4)
     want = run(spec, kernel, case)
@@ -86,7 +85,7 @@ def test_where_blocks_lie_does_not_matter(run: Run, kernel: str) -> None:  # C24
         assert same(run(spec, kernel, with_table(moved, table)), want)
 
 
-def test_ragged_queries_reach_their_own_rows(run: Run) -> None:  # C29, C37
+def test_ragged_queries_reach_their_own_rows(run: Run) -> None:
     spec = make_spec()
     case = known_case(spec, [40, 70, 5], owners(3, 70), q_lens=[2, 3, 1])
     guard = torch.full((spec.num_q_heads + 2, 7, spec.head_dim_v + 8), 77.0)
@@ -99,7 +98,7 @@ def test_ragged_queries_reach_their_own_rows(run: Run) -> None:  # C29, C37
 
 
 @kernels
-def test_views_are_read_as_they_lie(run: Run, kernel: str) -> None:  # C36, C37
+def test_views_are_read_as_they_lie(run: Run, kernel: str) -> None:
     spec = make_spec(layout="HND", block_size=4)
     plain = cases.make_case(shape_of(spec), "plain", [9, 30, 2], [1] * 3, seed=5)
     pool = torch.full((plain.k_cache.shape[0], 2, 3, *plain.k_cache.shape[1:]), math.nan)
@@ -120,7 +119,7 @@ def test_views_are_read_as_they_lie(run: Run, kernel: str) -> None:  # C36, C37
 
 @kernels
 @pytest.mark.parametrize("lookup", ["table", "csr"])
-def test_batches_without_anything(run: Run, kernel: str, lookup: str) -> None:  # C47
+def test_batches_without_anything(run: Run, kernel: str, lookup: str) -> None:
     spec = make_spec(lookup="csr" if lookup == "csr" else "table")
     for lens in ([], [0, 0]):
         case = known_case(spec, lens, positions(len(lens), 1))
@@ -133,7 +132,7 @@ def test_batches_without_anything(run: Run, kernel: str, lookup: str) -> None:  
             check_rows(result, [0.0] * len(lens), [-math.inf] * len(lens))
 
 
-def test_sequences_without_queries(run: Run) -> None:  # C47
+def test_sequences_without_queries(run: Run) -> None:
     spec = make_spec()
     q_lens = [0, 1, 0, 0, 1, 0]
     case = known_case(spec, [5, 6, 7, 0, 9, 3], owners(6, 9), q_lens=q_lens)

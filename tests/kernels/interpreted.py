@@ -1,7 +1,7 @@
-"""A process in which Triton is an interpreter, so that kernels run on CPU tensors.
+"""Triton kernels in Triton's interpreter, on CPU tensors, in a process of its own.
 
-It knows no kernel. Triton reads TRITON_INTERPRET when it is imported; a process of its own leaves
-the tests' process, which may compile kernels or use a GPU, as it is.
+It knows no kernel. Triton reads TRITON_INTERPRET when it is imported; another process leaves the
+tests' process, which may compile kernels or use a GPU, as it is.
 """
 
 from __future__ import annotations
@@ -9,23 +9,33 @@ from __future__ import annotations
 import importlib.util
 import os
 import traceback
+from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import torch
 
+from pagegen.compile.triton_release import release, triton_version
 from pagegen.emit import emit
-from pagegen.plan import Plan
+from pagegen.plan import Backend, Plan
+from tests.kernels.kernels import Arguments
 
 STOP: Final = None  # sent instead of a job
 
 
-class Interpreter:
+class Interpreted:
     """Runs emitted Triton kernels elsewhere, on tensors that both processes see."""
 
+    backend: Final[Backend] = "triton"
+    arch: Final = "sm_80"  # any target: only tiles depend on it
+    device: Final = torch.device("cpu")
+
     def __init__(self, folder: Path) -> None:
-        """`folder` takes the kernels' sources."""
+        """`folder` takes the kernels' sources. It compiles nothing, so it starts quickly."""
+        if release(triton_version()) < (3, 7) and release(version("numpy")) >= (2, 4):
+            pytest.skip("the interpreter of Triton 3.6 needs NumPy before 2.4")
         self.folder = folder
         self.sent: set[str] = set()
         context = torch.multiprocessing.get_context("spawn")
@@ -34,11 +44,8 @@ class Interpreter:
         self.process.start()
         other.close()
 
-    def launch(self, plan: Plan, grid: int, arguments: dict[str, Any]) -> None:
-        """One launch with arguments by the names of plan.params; done when it returns.
-
-        Tensors move to shared memory, and keep their strides and what they are views of.
-        """
+    def launch(self, plan: Plan, grid: int, arguments: Arguments) -> None:
+        """Tensors move to shared memory, and keep their strides and what they are views of."""
         if not grid:
             return
         if plan.symbol not in self.sent:

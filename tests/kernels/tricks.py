@@ -8,36 +8,48 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
+import pytest
 import torch
 from torch import Tensor
 
-from pagegen.cases import Case, lookup_of, paged
+from pagegen.cases import TOLERANCE, Case, lookup_of, paged
+from pagegen.oracle import paged_attention
 from pagegen.spec import Spec
-from tests.interpret.harness import Result, plan_of, run_decode, run_prefill, shape_of
-from tests.interpret.worker import Interpreter
+from pagegen.verify import lse_fault, relative_error
+from tests.kernels.calls import Result, run_decode, run_prefill
+from tests.kernels.kernels import Kernels
+from tests.kernels.specs import plan_of, shape_of
+
+NOTHING = -math.inf  # the lse of a row that sees no key
+GUARD = -7.0
 
 
 @dataclass(frozen=True)
 class Call:
     """A way to attention: a kernel, and for decode into how many parts sequences are cut."""
 
-    kernel: str
+    kernel: Literal["decode", "prefill"]
     num_splits: int = 1
+    variant: str = "default"
 
     def __str__(self) -> str:
         return self.kernel if self.num_splits == 1 else f"{self.kernel}-{self.num_splits}"
 
     def __call__(
-        self, interpreter: Interpreter, spec: Spec, case: Case, *, out: Tensor | None = None
+        self, kernels: Kernels, spec: Spec, case: Case, *, out: Tensor | None = None
     ) -> Result:
-        plan = plan_of(spec, self.kernel)
+        plan = plan_of(kernels, spec, self.kernel, self.variant)
         if self.kernel == "prefill":
-            return run_prefill(interpreter, plan, case, spec.layout, out=out)
-        return run_decode(interpreter, plan, case, spec.layout, num_splits=self.num_splits, out=out)
+            return run_prefill(kernels, plan, case, spec.layout, out=out)
+        return run_decode(kernels, plan, case, spec.layout, num_splits=self.num_splits, out=out)
 
 
-ONE_TOKEN_CALLS = (Call("decode"), Call("decode", 3), Call("decode", 8), Call("prefill"))
+PREFILL = Call("prefill")
+ONE_TOKEN_CALLS = (Call("decode"), Call("decode", 3), Call("decode", 8), PREFILL)
+one_token = pytest.mark.parametrize("call", ONE_TOKEN_CALLS, ids=str)
+two_kernels = pytest.mark.parametrize("call", ONE_TOKEN_CALLS[1::2], ids=str)
 
 
 def positions(num_seqs: int, longest: int) -> Tensor:
@@ -85,6 +97,19 @@ def known_case(
     )
 
 
+def guarded(tokens: int, heads: int, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(memory, out): out is a transposed view with a guard band round every row."""
+    memory = torch.full((heads + 2, tokens + 2, dim + 8), GUARD, dtype=dtype)
+    return memory, memory[1:-1, 1:-1, :dim].transpose(0, 1)
+
+
+def guard_is_intact(memory: Tensor, out: Tensor) -> bool:
+    """Whether nothing but out was written."""
+    rest = memory.clone()
+    rest[1:-1, 1:-1, : out.shape[2]] = GUARD
+    return bool((rest == GUARD).all())
+
+
 def poisoned(case: Case, *, k: float, v: float) -> Case:
     """The case with other numbers where known_case and make_case leave NaN."""
     return replace(
@@ -120,3 +145,20 @@ def check_rows(result: Result, out: list[float], lse: list[float], tolerance: fl
         else:
             log_gap = float((result.lse[row].double() - log).abs().max())
             assert log_gap <= 1e-5 + 1e-6 * abs(log), (row, result.lse[row], log)
+
+
+def reference(spec: Spec, case: Case) -> tuple[Tensor, Tensor]:
+    """The oracle's out and lse."""
+    return paged_attention(
+        case.q, case.k_cache, case.v_cache, case.lookup, case.seq_lens, case.cu_seqlens_q,
+        shape_of(spec).attention, case.sm_scale,
+    )  # fmt: skip
+
+
+def check_oracle(spec: Spec, case: Case, result: Result, what: str = "") -> None:
+    """Compare with the oracle, as verify does."""
+    out, lse = reference(spec, case)
+    tolerance = TOLERANCE[str(case.q.dtype).removeprefix("torch.")]
+    assert relative_error(result.out, out) <= tolerance, f"{case.name}, {what}"
+    assert not lse_fault(result.lse, lse), f"{case.name}, {what}"
+    assert result.fault == (0, 0, 0, 0), f"{case.name}, {what}"
