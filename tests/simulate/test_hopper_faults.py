@@ -47,7 +47,7 @@ MBARRIER_RULES: tuple[Rule, ...] = (
     ),
     loading(
         "mbarrier_init_without_a_barrier",
-        r"no mbarrier has been init|race: this atomic operation of shared byte 0x400 is not ordered",
+        r"no mbarrier has been init|race: this atomic operation of shared byte 0x400 is not",
         BEGIN
         + """
   if (threadIdx.x == 0) mbarrier_init(barrier, 64);
@@ -88,7 +88,7 @@ MBARRIER_RULES: tuple[Rule, ...] = (
     ),
     loading(
         "mbarrier_too_few_arrivals",
-        r"mbarrier_wait: deadlock: 32 threads never leave \(its phase lacks 1 arrivals and 0 bytes\)",
+        r"mbarrier_wait: deadlock: 32 threads never leave \(its phase lacks 1 arrivals and 0",
         BEGIN
         + """
   if (threadIdx.x == 0) mbarrier_init(barrier, 33);
@@ -147,7 +147,7 @@ LOAD_RULES: tuple[Rule, ...] = (
     ),
     loading(
         "load_with_too_many_bytes_expected",
-        r"mbarrier_wait: deadlock: 32 threads never leave \(its phase lacks 0 arrivals and 16 bytes\)",
+        r"mbarrier_wait: deadlock: 32 threads never leave \(its phase lacks 0 arrivals and 16 b",
         INIT
         + f"""
   if (threadIdx.x == 0) {{
@@ -241,13 +241,13 @@ LOAD_RULES: tuple[Rule, ...] = (
         "load_in_flight_at_the_end",
         r"tma_load_4d: the block ends while this is in flight",
         INIT
-        + f"""
-  for (int i = 0; i < 8; ++i) {{
-    if (threadIdx.x == 0) {{
+        + """
+  for (int i = 0; i < 8; ++i) {
+    if (threadIdx.x == 0) {
       mbarrier_expect_tx(barrier, 1024);
       tma_load_4d(base + 2048 + 512 * i, p.map, barrier, 0, 0, 0, 0);  // here
-    }}
-  }}
+    }
+  }
 """,
         shared_bytes=2048 + 4096,
     ),

@@ -9,7 +9,8 @@ from pagegen.wgmma import Wgmma
 from tests.simulate.rules import SEEDS, Rule, ids
 
 PARTIALS = (
-    "types", "copy", "proxy", "mbarrier", "warpgroup", "matrix_store", "fp8", "wgmma", "wgmma_descriptor",
+    "types", "copy", "proxy", "mbarrier", "warpgroup", "matrix_store", "fp8", "wgmma",
+    "wgmma_descriptor",
 )  # fmt: skip
 
 # Zeros as both operands, K-major in rows of 128 bytes, and as the sum.
