@@ -19,8 +19,9 @@ void complete(Barrier& barrier) {
   block->spins = 0;
   std::shuffle(barrier.waiting.begin(), barrier.waiting.end(), block->random);
   for (Thread* thread : barrier.waiting) {
-    join(thread->clocks, barrier.clocks.data(), block->width);
-    join(thread->reports, barrier.reports);
+    // Whoever waits has told the barrier all that it knows.
+    std::copy_n(barrier.clocks.data(), block->width, thread->clocks);
+    thread->reports = barrier.reports;
     ++thread->clocks[thread->index];
     if (thread != self) wake(*thread);
   }
@@ -32,7 +33,6 @@ bool arrive(const Call& call, Barrier& barrier, unsigned expected, int predicate
   if (barrier.arrived == 0) {
     barrier.call = call;
     barrier.expected = expected;
-    barrier.has_arrived.assign(block->threads.size(), false);
     std::fill(barrier.clocks.begin(), barrier.clocks.end(), 0);
     barrier.reports.clear();
     barrier.any = 0;
@@ -42,10 +42,6 @@ bool arrive(const Call& call, Barrier& barrier, unsigned expected, int predicate
     fail(call, "a barrier of %u threads, and of %u in line %u", expected, barrier.expected,
          barrier.call.line);
   }
-  if (barrier.has_arrived[self->index]) {
-    fail(call, "thread %u arrives twice before %u threads have arrived", self->index, expected);
-  }
-  barrier.has_arrived[self->index] = true;
   join(barrier.clocks.data(), self->clocks, block->width);
   join(barrier.reports, self->reports);
   barrier.any |= predicate != 0;
@@ -113,6 +109,11 @@ int block_barrier_count(int predicate, Place at) {
 void named_barrier(unsigned id, unsigned num_threads, bool waits, Place at) {
   const Call call = called(waits ? "named_barrier_sync" : "named_barrier_arrive", at);
   Barrier& barrier = numbered(call, id, num_threads);
+  if (barrier.arrived == 0) barrier.has_arrived.assign(block->threads.size(), false);
+  if (barrier.has_arrived[self->index]) {
+    fail(call, "thread %u arrives twice before %u threads have arrived", self->index, num_threads);
+  }
+  barrier.has_arrived[self->index] = true;
   const bool is_last = arrive(call, barrier, num_threads, 0);
   if (waits) {
     wait_for(call, barrier, is_last);

@@ -113,12 +113,13 @@ void prepare(Launch& launch, unsigned index) {
   block->random.seed(static_cast<unsigned>(launch.seed * 0x9e3779b1u + index));
   while (block->stacks.size() < count) block->stacks.push_back(std::make_unique<Stack>());
   block->threads = std::vector<Thread>(count);
-  block->width = count + ENGINES;
-  block->clocks.assign(static_cast<std::size_t>(count) * block->width, 0);
+  block->all_clocks = count + ENGINES;
+  block->width = count;
+  block->clocks.assign(static_cast<std::size_t>(count) * block->all_clocks, 0);
   std::fill_n(block->ticks, ENGINES, 0);
   block->meetings.assign((count + WARP - 1) / WARP, {});
   block->barriers.assign(MAX_BARRIERS, {});
-  for (Barrier& barrier : block->barriers) barrier.clocks.assign(block->width, 0);
+  for (Barrier& barrier : block->barriers) barrier.clocks.assign(block->all_clocks, 0);
   block->cells.assign((launch.shared_bytes + 7) / 8 * CELLS, {});
   block->state.assign(launch.shared_bytes, 0);
   block->uses.assign((launch.shared_bytes + 15) / 16, 0);
@@ -131,7 +132,7 @@ void prepare(Launch& launch, unsigned index) {
   for (unsigned i = 0; i < count; ++i) {
     Thread& thread = block->threads[i];
     thread.index = i;
-    thread.clocks = block->clocks.data() + static_cast<std::size_t>(i) * block->width;
+    thread.clocks = block->clocks.data() + static_cast<std::size_t>(i) * block->all_clocks;
     thread.clocks[i] = 1;
     thread.fiber.prepare(*block->stacks[i], run_thread);
     block->ready.push_back(&thread);
@@ -165,12 +166,13 @@ void report_deadlock() {
 
 // Does a piece of the engines' work, if it must or by chance. Whether it did.
 bool work_on(bool must) {
-  if (block->work.empty() || (!must && block->random() % 8)) return false;
+  if (!must && block->random() % 8) return false;
   const std::size_t chosen = block->random() % block->work.size();
   if (block->work[chosen].lazy && !must) return false;
   const Work work = std::move(block->work[chosen]);
   block->work.erase(block->work.begin() + static_cast<long>(chosen));
   block->spins = 0;
+  self = nullptr;
   try {
     work.run();
   } catch (const Failed&) {
@@ -182,8 +184,7 @@ void run_block() {
   Launch& launch = *block->launch;
   std::uint64_t switches = 0;
   while (block->alive && !launch.failed) {
-    self = nullptr;
-    if (work_on(block->ready.empty())) continue;
+    if (!block->work.empty() && work_on(block->ready.empty())) continue;
     if (block->ready.empty()) break;
     // The last to wake goes on, mostly: threads of a warp stay together. Now and then any other.
     std::vector<Thread*>& ready = block->ready;

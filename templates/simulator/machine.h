@@ -198,8 +198,9 @@ struct Block {
   std::mt19937 random;
   std::vector<Thread> threads;
   std::vector<std::unique_ptr<Stack>> stacks;
-  unsigned width = 0;                 // clocks of a thread: threads and engines
-  std::vector<std::uint32_t> clocks;  // threads x width
+  unsigned all_clocks = 0;            // of a thread: threads and engines
+  unsigned width = 0;                 // of them, those that may have moved
+  std::vector<std::uint32_t> clocks;  // threads x all_clocks
   std::uint32_t ticks[ENGINES] = {};  // clocks of engines
   std::vector<Meeting> meetings;      // one a warp
   std::vector<Barrier> barriers;

@@ -96,6 +96,7 @@ void initialise_mbarrier(unsigned address, unsigned count, Place at) {
   barrier.count = barrier.pending = count;
   barrier.creator = self->index;
   barrier.engine = static_cast<unsigned>(block->mbarriers.size() - 1) % COPY_ENGINES;
+  block->width = block->all_clocks;
   barrier.clocks.assign(block->width, 0);
   barrier.completed_clocks.assign(block->width, 0);
 }

@@ -19,6 +19,9 @@ void touch_shared(const Call& call, unsigned offset, unsigned num_bytes, Kind ki
 // An access to any address; for shared memory, `aligned` to its size or not.
 void touch(const Call& call, std::uintptr_t address, unsigned num_bytes, Kind kind, bool aligned);
 
+// The same in global memory, where a tensor must be.
+void touch_global(const Call& call, std::uintptr_t address, unsigned num_bytes, Kind kind);
+
 // An access by an engine: allowed if this thread might make it now, and remembered as the engine's.
 // Who is to come after it must learn of the engine's tick.
 void touch_shared_as(unsigned engine, const Call& call, unsigned offset, unsigned num_bytes,

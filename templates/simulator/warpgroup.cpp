@@ -17,6 +17,7 @@ Warpgroup& warpgroup_of_self(const Call& call) {
   if (!group) {
     group = std::make_shared<Warpgroup>();
     group->index = index;
+    block->width = block->all_clocks;
   }
   return *group;
 }

@@ -21,6 +21,24 @@ struct Operand {
   bool transposed;   // a unit holds elements of different rows, not of one
 };
 
+constexpr unsigned ROWS = 64;   // of A
+constexpr unsigned DEPTH = 32;  // of K, at most
+
+inline bool is_wide(Format format) { return format == Format::bf16 || format == Format::fp16; }
+
+// The units of 16 bytes of [rows, 32 bytes of K], where a descriptor has them.
+Operand operand_of(const Call& call, const char* name, std::uint64_t descriptor, unsigned rows,
+                   bool mn_major);
+
+// An engine reads it from now on. What was written must be fenced, and known to every thread of the
+// warpgroup; the rest is NaN.
+void begin_reading(const Call& call, const Operand& operand, unsigned engine);
+
+// values[row][k] of an operand in shared memory; of A in registers, where each warp has 16 rows as
+// mma takes them.
+void read_operand(const Operand& operand, Format format, float (*values)[DEPTH]);
+void read_registers(const std::vector<unsigned>& registers, Format format, float (*values)[DEPTH]);
+
 struct Product {
   std::uint64_t number;
   Call call;
