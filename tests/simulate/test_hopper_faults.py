@@ -1,138 +1,14 @@
-"""What mbarriers and the copy engine forbid, one kernel a rule: each must be reported."""
+"""What the copy engine forbids, one kernel a rule: each must be reported."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import pytest
 
 from tests.probes.probe import Box
+from tests.simulate.loading import BEGIN, INIT, LOAD, loading
 from tests.simulate.rules import SEEDS, Rule, ids
 
-BARRIERS = ("copy", "proxy", "mbarrier", "warpgroup")
-LOADS = (*BARRIERS, "tma", "tma_store")
-
-BEGIN = """
-  extern __shared__ __align__(1024) unsigned char shared[];
-  unsigned* words = reinterpret_cast<unsigned*>(shared);
-  const unsigned base = shared_address(shared);
-  const unsigned barrier = base + 1024;
-"""
-INIT = (
-    BEGIN
-    + """
-  if (threadIdx.x == 0) {
-    mbarrier_init(barrier, 1);
-    fence_mbarrier_init();
-  }
-  __syncthreads();
-"""
-)
-# The engine copies 512 bytes of x.
-BOX = {"map": Box("x", (32, 8, 4, 1), (128, 1024, 4096), (32, 4, 1, 1), 128)}
-LOAD = "tma_load_4d(base, p.map, barrier, 0, 0, 0, 0);"
-
-
-def loading(name: str, said: str, body: str, *, threads: int = 32, shared_bytes: int = 1040,
-            maps: Mapping[str, Box] = BOX) -> Rule:  # fmt: skip
-    """A rule for a kernel that has an mbarrier behind 1024 bytes."""
-    return Rule(name, said, body, LOADS, threads, shared_bytes=shared_bytes, maps=maps)
-
-
-MBARRIER_RULES: tuple[Rule, ...] = (
-    loading(
-        "mbarrier_without_init",
-        r"mbarrier_wait: no mbarrier has been initialised at shared address 0x400",
-        BEGIN + "  mbarrier_wait(barrier, 0);  // here",
-    ),
-    loading(
-        "mbarrier_init_without_a_barrier",
-        r"no mbarrier has been init|race: this atomic operation of shared byte 0x400 is not",
-        BEGIN
-        + """
-  if (threadIdx.x == 0) mbarrier_init(barrier, 64);
-  mbarrier_arrive(barrier);  // here
-""",
-        threads=64,
-    ),
-    loading(
-        "mbarrier_init_twice",
-        r"mbarrier_init: shared byte 0x400: an mbarrier is here",
-        BEGIN
-        + """
-  if (threadIdx.x == 0) mbarrier_init(barrier, 1);
-  __syncwarp();
-  if (threadIdx.x == 0) mbarrier_init(barrier, 1);  // here
-""",
-    ),
-    loading(
-        "mbarrier_misplaced",
-        r"mbarrier_init: shared address 0x404 is not a multiple of 8",
-        BEGIN + "  if (threadIdx.x == 0) mbarrier_init(barrier + 4, 1);  // here",
-    ),
-    loading(
-        "mbarrier_overwritten",
-        r"shared byte 0x400: an mbarrier is here",
-        INIT + "  if (threadIdx.x == 0) words[256] = 0;  // here",
-    ),
-    loading(
-        "mbarrier_too_many_arrivals",
-        r"mbarrier_arrive: more arrivals than the 1 that this mbarrier was initialised for",
-        INIT
-        + """
-  if (threadIdx.x == 0) {
-    mbarrier_arrive_expect_tx(barrier, 512);
-    mbarrier_arrive(barrier);  // here
-  }
-""",
-    ),
-    loading(
-        "mbarrier_too_few_arrivals",
-        r"mbarrier_wait: deadlock: 32 threads never leave \(its phase lacks 1 arrivals and 0",
-        BEGIN
-        + """
-  if (threadIdx.x == 0) mbarrier_init(barrier, 33);
-  __syncwarp();
-  mbarrier_arrive(barrier);
-  mbarrier_wait(barrier, 0);  // here
-""",
-    ),
-    loading(
-        "mbarrier_wrong_parity",
-        r"mbarrier_wait: deadlock: 32 threads never leave \(its phase lacks 1 arrivals",
-        INIT
-        + """
-  if (threadIdx.x == 0) mbarrier_arrive(barrier);
-  mbarrier_wait(barrier, 0);
-  mbarrier_wait(barrier, 1);  // here
-""",
-    ),
-    loading(
-        "mbarrier_polled_forever",
-        r"mbarrier_try_wait: polls forever",
-        INIT
-        + """
-  while (!mbarrier_try_wait(barrier, 0)) {  // here
-  }
-""",
-    ),
-    loading(
-        "mbarrier_parity_that_passes_early",
-        r"race: this read of shared byte|its copy has not been waited for|deadlock",
-        INIT
-        + f"""
-  if (threadIdx.x == 0) {{
-    mbarrier_arrive_expect_tx(barrier, 512);
-    {LOAD}
-  }}
-  __syncwarp();
-  mbarrier_wait(barrier, 1);  // here
-  p.out[threadIdx.x] = words[threadIdx.x];  // here
-""",
-    ),
-)
-
-LOAD_RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     loading(
         "load_without_fence_of_the_mbarrier",
         r"tma_load_4d: thread 0 has initialised this mbarrier and not fenced it since",
@@ -362,12 +238,6 @@ LOAD_RULES: tuple[Rule, ...] = (
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("rule", MBARRIER_RULES, ids=ids(MBARRIER_RULES))
-def test_a_broken_rule_of_mbarriers_is_reported(rule: Rule, seed: int) -> None:
-    rule.check(seed)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("rule", LOAD_RULES, ids=ids(LOAD_RULES))
+@pytest.mark.parametrize("rule", RULES, ids=ids(RULES))
 def test_a_broken_rule_of_copies_is_reported(rule: Rule, seed: int) -> None:
     rule.check(seed)
