@@ -79,11 +79,14 @@ class Worker:
 
     def ask(self, name: str, cubin: bytes) -> tuple[str, Any]:
         """("done", outputs) or ("failed", why); after a failure the next starts afresh."""
-        if self.process is None:
-            self.start()
-        assert self.line is not None
-        self.line.send((name, cubin))
-        status, told = self.answer(PROBE_SECONDS)
+        try:
+            if self.process is None:
+                self.start()
+            assert self.line is not None
+            self.line.send((name, cubin))
+            status, told = self.answer(PROBE_SECONDS)
+        except (RuntimeError, OSError) as error:
+            status, told = "failed", str(error)
         if status != "done":
             self.stop()
         return status, told
