@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from pagegen.archs import arch
 from pagegen.dtypes import DType, dtype
 from pagegen.errors import PlanError
+from pagegen.wgmma import Wgmma
 
 Kernel = Literal["decode", "prefill", "write_kv", "merge_states", "copy_blocks"]
 Backend = Literal["cuda", "triton", "torch"]
@@ -73,11 +74,13 @@ class Plan:
     max_registers: int = 0  # of a thread, for more blocks per SM; 0: as the compiler likes
     hnd: bool = False  # the cache's layout; kernels with runtime strides do not care
     tile_in_block: bool = False  # no tile of keys crosses a KV block: one block id for each
+    wgmmas: tuple[Wgmma, ...] = ()  # products of warpgroups, each shape once
 
     @property
     def digest(self) -> str:
-        """Content hash of every field, hexadecimal."""
-        text = "\n".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self))
+        """Content hash of every field, hexadecimal; of wgmmas where there are any."""
+        names = [field.name for field in fields(self) if field.name != "wgmmas" or self.wgmmas]
+        text = "\n".join(f"{name}={getattr(self, name)!r}" for name in names)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property

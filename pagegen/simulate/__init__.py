@@ -7,5 +7,6 @@ is source text, a grid and arguments.
 
 from pagegen.simulate.launch import Figures, Simulator, simulate
 from pagegen.simulate.library import host_compiler
+from pagegen.simulate.tensor_map import TensorMap
 
-__all__ = ["Figures", "Simulator", "host_compiler", "simulate"]
+__all__ = ["Figures", "Simulator", "TensorMap", "host_compiler", "simulate"]

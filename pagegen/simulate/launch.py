@@ -21,14 +21,15 @@ import torch
 
 from pagegen.errors import SimulationError
 from pagegen.simulate.library import library
+from pagegen.simulate.tensor_map import MAP_ALIGNMENT, TensorMap, encode
 
-CODES: Final = {"ptr": "P", "i64": "q", "i32": "i", "f32": "f"}  # of struct, in native alignment
+CODES: Final = {"ptr": "Q", "i64": "q", "i32": "i", "f32": "f"}  # of struct
 REPORT_BYTES: Final = 4096
 SEED: Final = "PAGEGEN_SIMULATE_SEED"
 SANITIZERS: Final = "PAGEGEN_SIMULATE_SANITIZE"
 READ_ONLY: Final = re.compile(r"^  const [\w ]+\* (\w+);", re.MULTILINE)
 
-Value = torch.Tensor | int | float | None
+Value = torch.Tensor | TensorMap | int | float | None
 
 
 class Range(ctypes.Structure):
@@ -81,10 +82,11 @@ def simulate(
 ) -> Figures:
     """Run a launch of an emitted CUDA kernel on CPU tensors.
 
-    params: (name, type) of every argument in order, type one of ptr, i64, i32, f32. values: by
-    name; a pointer without one is null. seed: chooses the order of threads and blocks and when
+    params: (name, type) of every argument in order, type one of ptr, i64, i32, f32, map. values:
+    by name; a pointer without one is null. seed: chooses the order of threads and blocks and when
     copies land; default: $PAGEGEN_SIMULATE_SEED or 0. Raises SimulationError where a GPU would
-    deadlock, race, or read what it must not; CompileError without a C++ compiler.
+    deadlock, race, or read what it must not, or a driver refuses a tensor map; CompileError without
+    a C++ compiler.
     """
     simulator = Simulator.of(text, symbol, file_name, os.environ.get(SANITIZERS, ""))
     chosen = int(os.environ.get(SEED, "0")) if seed is None else seed
@@ -111,6 +113,9 @@ class Simulator:
         path = library(text, symbol, file_name, sanitizers=sanitizers)
         code = ctypes.CDLL(str(path))
         code.pagegen_simulate.argtypes = (ctypes.c_void_p,)
+        code.pagegen_encode_tensor_map.argtypes = (
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32,
+        )  # fmt: skip
         code.pagegen_image.restype = ctypes.c_void_p
         return Simulator(symbol, file_name, path, code, frozenset(READ_ONLY.findall(text)))
 
@@ -127,11 +132,13 @@ class Simulator:
     ) -> Figures:
         """Run one launch; see `simulate`. workers: blocks at once; default: a core each."""
         packed, ranges = self._pack(params, values)
-        arguments = ctypes.create_string_buffer(packed, len(packed))
+        arguments = ctypes.create_string_buffer(len(packed) + MAP_ALIGNMENT)
+        address = -(-ctypes.addressof(arguments) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+        ctypes.memmove(address, packed, len(packed))
         report = ctypes.create_string_buffer(REPORT_BYTES)
         launch = Launch(
             seed=seed,
-            params=ctypes.addressof(arguments),
+            params=address,
             ranges=ctypes.addressof(ranges),
             report=ctypes.addressof(report),
             num_ranges=len(ranges),
@@ -143,7 +150,7 @@ class Simulator:
         )
         status = self.code.pagegen_simulate(ctypes.byref(launch))
         if status == 1:
-            pointers = [name for name, kind in params if kind == "ptr"]
+            pointers = [name for name, kind in params if kind in ("ptr", "map")]
             raise self._error(report.value.decode(), pointers)
         if status != 0:
             raise SimulationError(
@@ -156,24 +163,26 @@ class Simulator:
         self, params: Sequence[tuple[str, str]], values: Mapping[str, Value]
     ) -> tuple[bytes, ctypes.Array[Range]]:
         """The arguments as one struct, and the memory behind the pointers, in order."""
-        fields: list[int | float] = []
+        packed = bytearray()
         ranges = []
         for name, kind in params:
             value = values.get(name)
-            if kind != "ptr":
-                assert isinstance(value, (int, float)), name
-                fields.append(value)
+            if kind == "map":
+                assert isinstance(value, TensorMap), name
+                ranges.append(span(value.tensor, value.stores))
+                align(packed, MAP_ALIGNMENT)
+                packed += encode(self.code, value)
                 continue
-            if value is None:
-                fields.append(0)
-                ranges.append(Range(0, 0, 0))
-                continue
-            assert isinstance(value, torch.Tensor), name
-            begin = value.data_ptr()
-            fields.append(begin)
-            ranges.append(Range(begin, begin + extent(value), name not in self.read_only))
-        layout = "".join(CODES[kind] for _, kind in params)
-        return struct.pack(f"@{layout}", *fields), (Range * len(ranges))(*ranges)
+            if kind == "ptr":
+                assert value is None or isinstance(value, torch.Tensor), name
+                ranges.append(span(value, name not in self.read_only))
+                value = ranges[-1].begin
+            assert isinstance(value, (int, float)), name
+            field = struct.pack(f"={CODES[kind]}", value)
+            align(packed, len(field))
+            packed += field
+        align(packed, MAP_ALIGNMENT)
+        return bytes(packed), (Range * len(ranges))(*ranges)
 
     def _error(self, report: str, pointers: list[str]) -> SimulationError:
         """A fault in words: what, which block and thread, which line of the kernel's file."""
@@ -212,6 +221,19 @@ class Simulator:
         except OSError:
             pass
         return None
+
+
+def align(packed: bytearray, num_bytes: int) -> None:
+    """Pad to a multiple of `num_bytes`."""
+    packed += bytes(-len(packed) % num_bytes)
+
+
+def span(tensor: torch.Tensor | None, writable: bool) -> Range:
+    """The memory of a tensor; none for None."""
+    if tensor is None:
+        return Range(0, 0, 0)
+    begin = tensor.data_ptr()
+    return Range(begin, begin + extent(tensor), writable)
 
 
 def extent(tensor: torch.Tensor) -> int:

@@ -27,7 +27,7 @@ COMPILERS: Final = ("c++", "g++", "clang++")  # in the order they are looked for
 COMMON: Final = ("-std=c++20", "-fPIC", "-g1", "-fno-strict-aliasing", "-pthread")
 RUNTIME: Final = ("-O2", "-fvisibility=hidden")
 KERNEL: Final = (
-    "-O1", "-DPAGEGEN_SIMULATOR", "-include", "primitives.h", "-w",
+    "-O1", "-DPAGEGEN_SIMULATOR", "-include", "hopper.h", "-w",
     "-ffp-contract=off",  # the same numbers with every compiler
 )  # fmt: skip
 # Calls the simulator before every access to memory. The sanitizers' own libraries are not used.

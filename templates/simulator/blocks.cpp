@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "engines.h"
 #include "machine.h"
 #include "memory.h"
 
@@ -19,28 +20,36 @@ Index block_index() { return {block->index, 0, 0}; }
 Index grid_size() { return {block->launch->grid, 1, 1}; }
 Index block_size() { return {block->launch->threads, 1, 1}; }
 
+namespace {
+
+struct Failed {};
+
+// Keeps the first fault of the launch. A plain access tells its line by its code; how far into the
+// library that lies is all that means anything elsewhere. The last primitive helps where nothing
+// else does.
+void note_fault(const Thread* thread, const Call& call, const char* text) {
+  Launch& launch = *block->launch;
+  if (launch.failed.exchange(true)) return;
+  const Call& last = thread ? thread->last : call;
+  char line[1024];
+  std::snprintf(line, sizeof line, "%u\t%d\t%s\t%u\t%p\t%s\t%u\t%s", block->index,
+                thread ? static_cast<int>(thread->index) : -1, call.primitive, call.line, call.code,
+                last.primitive, last.line, text);
+  std::lock_guard lock(launch.mutex);
+  launch.fault = line;
+}
+
+}  // namespace
+
 void fail(const Call& call, const char* format, ...) {
   char text[512];
   va_list values;
   va_start(values, format);
   std::vsnprintf(text, sizeof text, format, values);
   va_end(values);
-  Launch& launch = *block->launch;
-  if (!launch.failed.exchange(true)) {
-    // A plain access tells its line by its code; how far into the library that lies is all that
-    // means anything elsewhere. The last primitive helps where nothing else does.
-    const Call& last = self ? self->last : call;
-    char line[1024];
-    std::snprintf(line, sizeof line, "%u\t%d\t%s\t%u\t%p\t%s\t%u\t%s", block->index,
-                  self ? static_cast<int>(self->index) : -1, call.primitive, call.line, call.code,
-                  last.primitive, last.line, text);
-    std::lock_guard lock(launch.mutex);
-    launch.fault = line;
-  }
-  for (;;) {
-    if (self) self->fiber.leave();
-    std::abort();  // nobody enters a fiber of a launch that has failed
-  }
+  note_fault(self, call, text);
+  if (!self) throw Failed{};  // in an engine's work
+  for (;;) self->fiber.leave();  // nobody enters a fiber of a launch that has failed
 }
 
 void wait_at(const Call& call) {
@@ -51,9 +60,22 @@ void wait_at(const Call& call) {
 
 void wake(Thread& thread) { block->ready.push_back(&thread); }
 
+void wake_late(Thread& thread) { block->ready.insert(block->ready.begin(), &thread); }
+
+void spin_at(const Call& call) {
+  constexpr unsigned MAX_SPINS = 1 << 20;
+  if (++block->spins > MAX_SPINS) fail(call, "polls forever, and nothing else happens");
+  if (block->ready.empty() && block->work.empty()) std::this_thread::yield();  // to other blocks
+  wake_late(*self);
+  wait_at(call);
+}
+
 namespace {
 
 void finish_thread() {
+  block->spins = 0;
+  finish_stores();
+  leave_warpgroup();
   if (!self->groups.empty() || !self->open.empty()) {
     for (const auto& group : self->groups) {
       if (!group.empty()) fail(group.front().call, "the thread ends before this copy is waited for");
@@ -91,18 +113,26 @@ void prepare(Launch& launch, unsigned index) {
   block->random.seed(static_cast<unsigned>(launch.seed * 0x9e3779b1u + index));
   while (block->stacks.size() < count) block->stacks.push_back(std::make_unique<Stack>());
   block->threads = std::vector<Thread>(count);
-  block->clocks.assign(static_cast<std::size_t>(count) * count, 0);
+  block->all_clocks = count + ENGINES;
+  block->width = count;
+  block->clocks.assign(static_cast<std::size_t>(count) * block->all_clocks, 0);
+  std::fill_n(block->ticks, ENGINES, 0);
   block->meetings.assign((count + WARP - 1) / WARP, {});
   block->barriers.assign(MAX_BARRIERS, {});
-  for (Barrier& barrier : block->barriers) barrier.clocks.assign(count, 0);
+  for (Barrier& barrier : block->barriers) barrier.clocks.assign(block->all_clocks, 0);
   block->cells.assign((launch.shared_bytes + 7) / 8 * CELLS, {});
   block->state.assign(launch.shared_bytes, 0);
+  block->uses.assign((launch.shared_bytes + 15) / 16, 0);
+  block->mbarriers.clear();
+  block->warpgroups.clear();
+  block->work.clear();
+  block->spins = 0;
   std::fill_n(shared_memory(), launch.shared_bytes, 0xff);  // NaN in every format
   block->ready.clear();
   for (unsigned i = 0; i < count; ++i) {
     Thread& thread = block->threads[i];
     thread.index = i;
-    thread.clocks = block->clocks.data() + static_cast<std::size_t>(i) * count;
+    thread.clocks = block->clocks.data() + static_cast<std::size_t>(i) * block->all_clocks;
     thread.clocks[i] = 1;
     thread.fiber.prepare(*block->stacks[i], run_thread);
     block->ready.push_back(&thread);
@@ -121,28 +151,41 @@ void report_deadlock() {
       ++elsewhere;
       other = &each;
     }
-    self = nullptr;
-    char text[160] = "";
+    char text[320];
+    int length = std::snprintf(text, sizeof text, "deadlock: %u threads never leave%s", block->alive,
+                               lacks(thread).c_str());
     if (other) {
-      std::snprintf(text, sizeof text, "; %u wait elsewhere, thread %u at %s, line %u", elsewhere,
-                    other->index, other->waiting.primitive, other->waiting.line);
+      std::snprintf(text + length, sizeof text - length,
+                    "; %u wait elsewhere, thread %u at %s, line %u%s", elsewhere, other->index,
+                    other->waiting.primitive, other->waiting.line, lacks(*other).c_str());
     }
-    Launch& launch = *block->launch;
-    if (launch.failed.exchange(true)) return;
-    char line[512];
-    std::snprintf(line, sizeof line, "%u\t%u\t%s\t%u\t%p\t%s\t%u\tdeadlock: %u threads never leave%s",
-                  block->index, thread.index, thread.waiting.primitive, thread.waiting.line, nullptr,
-                  thread.last.primitive, thread.last.line, block->alive, text);
-    std::lock_guard lock(launch.mutex);
-    launch.fault = line;
+    note_fault(&thread, thread.waiting, text);
     return;
   }
+}
+
+// Does a piece of the engines' work, if it must or by chance. Whether it did.
+bool work_on(bool must) {
+  if (!must && block->random() % 8) return false;
+  const std::size_t chosen = block->random() % block->work.size();
+  if (block->work[chosen].lazy && !must) return false;
+  const Work work = std::move(block->work[chosen]);
+  block->work.erase(block->work.begin() + static_cast<long>(chosen));
+  block->spins = 0;
+  self = nullptr;
+  try {
+    work.run();
+  } catch (const Failed&) {
+  }
+  return true;
 }
 
 void run_block() {
   Launch& launch = *block->launch;
   std::uint64_t switches = 0;
-  while (!block->ready.empty() && !launch.failed) {
+  while (block->alive && !launch.failed) {
+    if (!block->work.empty() && work_on(block->ready.empty())) continue;
+    if (block->ready.empty()) break;
     // The last to wake goes on, mostly: threads of a warp stay together. Now and then any other.
     std::vector<Thread*>& ready = block->ready;
     if (block->random() % 16 == 0) std::swap(ready.back(), ready[block->random() % ready.size()]);
@@ -153,7 +196,11 @@ void run_block() {
   }
   launch.figures.switches += switches;
   self = nullptr;
-  if (!launch.failed && block->alive) report_deadlock();
+  if (launch.failed) return;
+  if (block->alive) report_deadlock();
+  for (const Work& work : block->work) {
+    if (work.owed) note_fault(nullptr, work.call, "the block ends while this is in flight");
+  }
 }
 
 void work(Launch& launch) {

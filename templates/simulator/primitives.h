@@ -6,12 +6,16 @@
 
 namespace simulator {
 
-enum class Format { bf16, fp16 };
+enum class Format { bf16, fp16, e4m3, e5m2 };
 
 float widen(Format format, unsigned short bits);
+// The nearest value, ties to even; beyond the largest: infinity in 16 bits, the largest in 8.
 unsigned short round_to(Format format, float x);
 
-void load_matrices(unsigned* matrices, unsigned address, bool transposed, Place at);
+void load_matrices(unsigned* matrices, unsigned num, unsigned address, bool transposed,
+                   const char* primitive, Place at);
+void store_matrices(unsigned address, const unsigned* matrices, unsigned num, bool transposed,
+                    const char* primitive, Place at);
 unsigned transpose(unsigned matrix, Place at);
 void multiply(Format format, float* d, const unsigned* a, unsigned b0, unsigned b1, Place at);
 
@@ -59,11 +63,11 @@ inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log2_fast(float x) { return std::log2(x); }
 
 inline void load_matrix_x4(unsigned (&matrices)[4], unsigned address, simulator::Place at = simulator::Place::current()) {
-  simulator::load_matrices(matrices, address, false, at);
+  simulator::load_matrices(matrices, 4, address, false, "load_matrix_x4", at);
 }
 inline void load_matrix_x4_trans(unsigned (&matrices)[4], unsigned address,
                                  simulator::Place at = simulator::Place::current()) {
-  simulator::load_matrices(matrices, address, true, at);
+  simulator::load_matrices(matrices, 4, address, true, "load_matrix_x4_trans", at);
 }
 inline unsigned transpose_matrix(unsigned matrix, simulator::Place at = simulator::Place::current()) {
   return simulator::transpose(matrix, at);

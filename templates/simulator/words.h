@@ -31,6 +31,7 @@ unsigned shuffle(unsigned mask, unsigned bits, unsigned from_lane, Place at);
 unsigned ballot(unsigned mask, int predicate, Place at);
 int compare_and_swap(int* address, int compare, int value, Place at);
 int add_atomically(int* address, int value, Place at);
+void fence_scope(const char* primitive, Place at);
 void read_global(const void* address, unsigned num_bytes, const char* primitive, Place at);
 
 template <typename T>
@@ -138,6 +139,7 @@ inline int atomicCAS(int* address, int compare, int value, simulator::Place at =
 inline int atomicAdd(int* address, int value, simulator::Place at = simulator::Place::current()) {
   return simulator::add_atomically(address, value, at);
 }
+inline void __threadfence(simulator::Place at = simulator::Place::current()) { simulator::fence_scope("__threadfence", at); }
 template <typename T>
 T __ldcg(const T* from, simulator::Place at = simulator::Place::current()) {
   simulator::read_global(from, sizeof(T), "__ldcg", at);

@@ -23,7 +23,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"dtypes": "dtypes", "archs": "archs"},
     {
         "spec": "spec spec_rules schema schema_check yaml_tree yaml_scalar",
-        "plan": "plan",
+        "plan": "plan wgmma",
         "manifest": "manifest",
     },
     {"lower": "lower", "space": "space", "explain": "explain"},

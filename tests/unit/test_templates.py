@@ -21,7 +21,7 @@ from pagegen.plan import Plan
 FOLDER = Path(__file__).parents[2] / "templates"
 TEMPLATES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.j2"))
 # The partials that print rows of the plan, and may look into a row.
-ROW_PRINTERS = ("_constants", "_header", "_params")
+ROW_PRINTERS = ("_constants", "_header", "_params", "_wgmma")
 NAMES = {"plan", "prov"}
 
 
