@@ -23,6 +23,15 @@ TensorMapFields fields_of(const Call& call, const void* map, unsigned rank) {
   return fields;
 }
 
+// The engine takes 16 bytes at a time along the innermost dimension; elsewhere it would end with an
+// illegal instruction (seen on an H200).
+void require_units(const Call& call, const TensorMapFields& fields, const int* coordinates) {
+  if (static_cast<long>(coordinates[0]) * fields.element_bytes % 16) {
+    fail(call, "the innermost coordinate, %d elements of %u bytes, is not a multiple of 16 bytes",
+         coordinates[0], fields.element_bytes);
+  }
+}
+
 unsigned bytes_of(const TensorMapFields& fields) {
   unsigned num_bytes = fields.element_bytes;
   for (unsigned i = 0; i < fields.rank; ++i) num_bytes *= fields.box[i];
@@ -30,12 +39,13 @@ unsigned bytes_of(const TensorMapFields& fields) {
 }
 
 // Calls `visit(offset in the box, address, first byte, end)` for every row of the box: the bytes of
-// it that the tensor has, none where it lies outside.
+// it that the tensor has, none where it lies outside. The end of a row of the tensor is rounded up
+// to `unit` bytes.
 template <typename Visit>
-void by_rows(const TensorMapFields& fields, const int* coordinates, const Visit& visit) {
+void by_rows(const TensorMapFields& fields, const int* coordinates, long unit, const Visit& visit) {
   const long size = fields.element_bytes;
   const long inner = fields.box[0] * size;
-  const long width = (static_cast<long>(fields.last[0]) + 1) * size;
+  const long width = ((static_cast<long>(fields.last[0]) + 1) * size + unit - 1) / unit * unit;
   const long start = coordinates[0] * size;
   const long begin = std::clamp(-start, 0l, inner);
   const long end = std::clamp(width - start, begin, inner);
@@ -58,10 +68,10 @@ void by_rows(const TensorMapFields& fields, const int* coordinates, const Visit&
 // The box in pieces of 16 bytes, where its swizzle puts them. `touch` is called for every run of
 // bytes in global memory.
 template <typename Touch>
-std::vector<Piece> pieces_of(const TensorMapFields& fields, const int* coordinates, unsigned shared,
-                             const Touch& touch) {
+std::vector<Piece> pieces_of(const TensorMapFields& fields, const int* coordinates, long unit,
+                             unsigned shared, const Touch& touch) {
   std::vector<Piece> pieces;
-  by_rows(fields, coordinates, [&](unsigned row, unsigned char* run, unsigned begin, unsigned end) {
+  by_rows(fields, coordinates, unit, [&](unsigned row, unsigned char* run, unsigned begin, unsigned end) {
     if (begin < end) touch(run, end - begin);
     for (unsigned at = 0; at < fields.box[0] * fields.element_bytes; at += 16) {
       const unsigned first = std::clamp(begin, at, at + 16);
@@ -121,13 +131,14 @@ void load_box(unsigned shared, const void* map, unsigned mbarrier, const int* co
               unsigned rank, Place at) {
   const Call call = called(rank == 4 ? "tma_load_4d" : "tma_load_5d", at);
   const TensorMapFields fields = fields_of(call, map, rank);
+  require_units(call, fields, coordinates);
   MBarrier& barrier = mbarrier_at(call, mbarrier);
   const Span to{shared, bytes_of(fields)};
   require_target(call, to, 128);
   ++block->ticks[barrier.engine];
   touch_shared_as(barrier.engine, call, shared, to.num_bytes, WRITE);
   const auto pieces =
-      pieces_of(fields, coordinates, shared, [&](unsigned char* run, unsigned num_bytes) {
+      pieces_of(fields, coordinates, 1, shared, [&](unsigned char* run, unsigned num_bytes) {
         touch_global_as(barrier.engine, call, reinterpret_cast<std::uintptr_t>(run), num_bytes,
                         READ);
       });
@@ -153,6 +164,7 @@ void load_run(unsigned shared, const void* global, unsigned num_bytes, unsigned 
 void store_box(const void* map, unsigned shared, const int* coordinates, unsigned rank, Place at) {
   const Call call = called(rank == 4 ? "tma_store_4d" : "tma_store_5d", at);
   const TensorMapFields fields = fields_of(call, map, rank);
+  require_units(call, fields, coordinates);
   Store store{{shared, bytes_of(fields)}, {}, {}, call};
   require_shared(call, shared, store.from.num_bytes, 128);
   refuse_state(call, shared, store.from.num_bytes, IN_FLIGHT | MBARRIER);
@@ -160,9 +172,11 @@ void store_box(const void* map, unsigned shared, const int* coordinates, unsigne
   refuse_unfenced(call, shared, store.from.num_bytes);
   touch_shared(call, shared, store.from.num_bytes, READ);
   hold(shared, store.from.num_bytes);
-  store.pieces = pieces_of(fields, coordinates, shared, [&](unsigned char* run, unsigned count) {
+  // A store writes whole units, past the end of a row that is none (seen on an H200).
+  const auto note = [&](unsigned char* run, unsigned count) {
     touch(call, reinterpret_cast<std::uintptr_t>(run), count, WRITE, false);
-  });
+  };
+  store.pieces = pieces_of(fields, coordinates, 16, shared, note);
   self->open_stores.push_back(std::move(store));
 }
 

@@ -84,13 +84,18 @@ def swizzled(box: Array, swizzle: int, to: int = 0) -> Array:
     return out.reshape(-1)
 
 
-def box_at(memory: Array, box: Box, at: tuple[int, ...]) -> tuple[Array, Array]:
-    """(which elements of memory the box has, which are in the tensor); outermost first."""
+def box_at(memory: Array, box: Box, at: tuple[int, ...], unit: int = 1) -> tuple[Array, Array]:
+    """(which elements of memory the box has, which are in the tensor); outermost first.
+
+    The tensor's rows end at a multiple of `unit` bytes.
+    """
+    row = -(-box.sizes[0] * memory.itemsize // unit) * unit // memory.itemsize
+    sizes = (row, *box.sizes[1:])
     strides = (memory.itemsize, *box.strides)
     index = np.zeros(box.box[::-1], dtype=np.int64)
     inside = np.ones(box.box[::-1], dtype=bool)
     for dimension, (size, stride, side, start) in enumerate(
-        zip(box.sizes, strides, box.box, at, strict=True)
+        zip(sizes, strides, box.box, at, strict=True)
     ):
         places = start + np.arange(side)
         shape = [1] * len(box.box)
@@ -101,9 +106,10 @@ def box_at(memory: Array, box: Box, at: tuple[int, ...]) -> tuple[Array, Array]:
 
 
 def memory_of(box: Box, size: int) -> Array:
-    """Elements enough for the tensor of a box."""
+    """Elements enough for the tensor of a box, its last row rounded up to 16 bytes."""
     reach = sum((n - 1) * s for n, s in zip(box.sizes[1:], box.strides, strict=True))
-    return mixed(reach // size + box.sizes[0]).astype(UNSIGNED[size])
+    row = -(-box.sizes[0] * size // 16) * 16
+    return mixed((reach + row) // size).astype(UNSIGNED[size])
 
 
 def bytes_of(box: Box, size: int) -> int:
@@ -161,7 +167,7 @@ def store(name: str, box: Box, size: int, places: tuple[tuple[int, ...], ...]) -
         units = np.arange(num_bytes, dtype=np.int64)
         order = swizzled_order(units, box.swizzle)
         for i, at in enumerate(places):
-            index, inside = box_at(memory, box, at)
+            index, inside = box_at(memory, box, at, unit=16)  # stores write whole units
             values = given[i * num_bytes : (i + 1) * num_bytes][order].copy().view(memory.dtype)
             out[index[inside]] = values.reshape(index.shape)[inside]
         return {"x": out}
@@ -198,7 +204,14 @@ def boxes(size: int, swizzle: int) -> Probe:
         box=(inner, 4, 3, 2),
         swizzle=swizzle,
     )
-    places = ((0, 0, 0, 0), (inner, 1, 2, 1), (2 * inner, 3, 5, 2), (-3, -1, -2, -1), (0, 0, 0, 9))
+    left = -16 // size  # coordinates along a row are whole units of 16 bytes
+    places = (
+        (0, 0, 0, 0),
+        (inner, 1, 2, 1),
+        (2 * inner, 3, 5, 2),
+        (left, -1, -2, -1),
+        (0, 0, 0, 9),
+    )
     return load(f"tma_4d_{size}_bytes_swizzle_{swizzle}", box, size, places)
 
 

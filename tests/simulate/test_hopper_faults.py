@@ -46,6 +46,18 @@ RULES: tuple[Rule, ...] = (
 """,
     ),
     loading(
+        "load_from_half_a_unit",
+        r"tma_load_4d: the innermost coordinate, 3 elements of \d bytes, is not a multiple of 16",
+        INIT
+        + """
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(barrier, 512);
+    tma_load_4d(base, p.map, barrier, 3, 0, 0, 0);  // here
+  }
+  mbarrier_wait(barrier, 0);
+""",
+    ),
+    loading(
         "load_before_the_bytes_are_expected",
         r"mbarrier_arrive: wrong expect_tx: the phase still expects -?\d+ bytes, and \d+ are on",
         INIT
