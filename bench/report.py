@@ -36,14 +36,14 @@ class Environment:
     commit: str
 
 
-def _version(module: str) -> str:
+def version_of(module: str) -> str:
     try:
         return str(getattr(import_module(module), "__version__", "unknown"))
     except ImportError:
         return "none"
 
 
-def _said_by(*command: str) -> str:
+def said_by(*command: str) -> str:
     """The first line a program prints; empty if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -59,12 +59,12 @@ def read_environment(commit: str) -> Environment:
     query = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return Environment(
         gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-        driver=_said_by(*query) or "unknown",
+        driver=said_by(*query) or "unknown",
         torch=torch.__version__,
-        triton=_version("triton"),
-        cupy=_version("cupy"),
+        triton=version_of("triton"),
+        cupy=version_of("cupy"),
         cuda=torch.version.cuda or "none",
-        commit=commit or _said_by(*GIT) or "unknown",
+        commit=commit or said_by(*GIT) or "unknown",
     )
 
 

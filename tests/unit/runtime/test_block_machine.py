@@ -52,7 +52,7 @@ class Lives(RuleBasedStateMachine):
         null = data.draw(st.booleans(), "null block")
         self.size = size
         self.manager = BlockManager(
-            data.draw(st.integers(2, 14), "num_blocks") + null,
+            data.draw(st.one_of(st.integers(2, 6), st.integers(7, 24)), "num_blocks") + null,
             size,
             window=data.draw(st.one_of(st.none(), st.integers(1, 3 * size)), "window"),
             reserve_null_block=null,
@@ -62,12 +62,17 @@ class Lives(RuleBasedStateMachine):
         self.store = KvStore(self.manager)
         self.versions: dict[Sequence, int] = {}
         self.rows: dict[Sequence, Any] = {}
+        self.prompts: list[list[int]] = [[0] * size]
         self.fail = False
         truth = self.manager.ledger.fits
         self.manager.ledger.fits = lambda *a, **k: not self.fail and truth(*a, **k)  # type: ignore[method-assign]
 
-    def pick(self, data: st.DataObject, *, swapped: bool = False) -> Sequence | None:
+    def pick(
+        self, data: st.DataObject, *, swapped: bool = False, has_blocks: bool | None = None
+    ) -> Sequence | None:
         found = [s for s in self.manager.sequences if (s.host_blocks is not None) == swapped]
+        if has_blocks is not None:
+            found = [s for s in found if (s.num_blocks > 0) == has_blocks]
         return data.draw(st.sampled_from(found)) if found else None
 
     def attempt(self, action: Any) -> Any:
@@ -84,45 +89,63 @@ class Lives(RuleBasedStateMachine):
             assert snapshot(self.manager) == before, "a failed allocation left traces"
         return result
 
-    @rule(
-        data=st.data(), blocks=st.integers(0, 4), extra=st.integers(0, 255), kind=st.integers(0, 2)
-    )
-    def arrive(self, data: st.DataObject, blocks: int, extra: int, kind: int) -> None:
-        length = max(1, blocks * self.size + extra % self.size)
-        # Few distinct tokens, and blocks that repeat, so that prefixes meet.
-        seeds = data.draw(st.lists(st.integers(0, 1), min_size=5, max_size=5))
-        tokens = np.repeat(seeds, self.size)[:length]
-        tokens[-1:] += data.draw(st.integers(0, 1))
+    def tokens(self, data: st.DataObject) -> list[int]:
+        """A prompt: often the beginning of an earlier one, and then blocks that repeat."""
+        old = data.draw(st.sampled_from(self.prompts))
+        tokens = old[: data.draw(st.integers(0, len(old) // self.size)) * self.size]
+        for seed in data.draw(st.lists(st.integers(0, 1), max_size=3)):
+            tokens = tokens + [seed] * self.size
+        tokens = tokens + [data.draw(st.integers(0, 1))] * data.draw(st.integers(0, self.size))
+        return tokens[: 12 * self.size] or [1]
+
+    @rule(data=st.data(), kind=st.sampled_from([0, 0, 0, 1, 2]))
+    def arrive(self, data: st.DataObject, kind: int) -> None:
+        tokens = self.tokens(data)
+        self.prompts.append(tokens)
         sequence = self.manager.new_sequence(tokens, NAMESPACES[kind])
         self.versions[sequence] = self.store.weights
         self.rows[sequence] = np.full(64, -7, np.int32)
+        self.let_in(data, sequence, data.draw(st.sampled_from([10**4, 10**4, 1, 3, 40])), 0)
 
-    @rule(data=st.data(), chunk=st.integers(1, 600), keep=st.integers(0, 2))
-    def admit(self, data: st.DataObject, chunk: int, keep: int) -> None:
-        sequence = self.pick(data)
-        if sequence is None or sequence.num_blocks:
-            return
+    @rule(data=st.data(), keep=st.integers(0, 2))
+    def admit(self, data: st.DataObject, keep: int) -> None:
+        sequence = self.pick(data, has_blocks=False)
+        if sequence is not None:
+            self.let_in(data, sequence, data.draw(st.integers(1, 600)), keep)
+
+    def let_in(self, data: st.DataObject, sequence: Sequence, chunk: int, keep: int) -> None:
         expected = self.manager.match_prefix(sequence.tokens, sequence.namespace)
         cached = self.attempt(lambda: self.manager.admit(sequence, chunk, keep_free=keep))
         if cached is not None:
             assert cached == (expected if self.manager.prefix_caching else 0)
             assert cached < sequence.num_tokens
+            assert self.manager.num_available >= keep
             self.versions[sequence] = self.store.weights
             end = min(sequence.num_tokens, cached + chunk)
             assert sequence.num_slots >= end
-            self.store.run(sequence, data.draw(st.integers(cached, end)))
+            self.store.run(sequence, end)
 
-    @rule(data=st.data(), chunk=st.integers(0, 600), spare=st.integers(0, 9))
-    def step(self, data: st.DataObject, chunk: int, spare: int) -> None:
-        sequence = self.pick(data)
-        if sequence is None or not sequence.num_blocks:
+    @rule(data=st.data(), spare=st.sampled_from([0, 0, 1, 9]))
+    def step(self, data: st.DataObject, spare: int) -> None:
+        sequence = self.pick(data, has_blocks=True)
+        if sequence is not None:
+            self.advance(sequence, data.draw(st.sampled_from([10**4, 1, 7, self.size])), spare)
+
+    @rule(data=st.data(), token=st.integers(0, 1), blocks=st.integers(0, 2), more=st.booleans())
+    def generate(self, data: st.DataObject, token: int, blocks: int, more: bool) -> None:
+        sequence = self.pick(data, has_blocks=True)
+        if sequence is None or sequence.num_tokens > 20 * self.size:
             return
+        left = -sequence.num_tokens % self.size  # up to the end of the block: equal blocks meet
+        count = left + blocks * self.size + more
+        sequence.append([token] * count if count > 1 else token)
+        self.advance(sequence, 10**4, 0)
+
+    def advance(self, sequence: Sequence, chunk: int, spare: int) -> None:
         end = min(sequence.num_tokens, sequence.num_computed + chunk)
         if end == sequence.num_computed:
             return
-        before = sequence.num_slots, sequence.is_tail_shared
-        copies = None
-        if end + spare > before[0]:
+        if end + spare > sequence.num_slots:
             copies = self.attempt(lambda: self.manager.allocate(sequence, end + spare))
         else:
             copies = self.manager.allocate(sequence, end + spare)
@@ -131,25 +154,20 @@ class Lives(RuleBasedStateMachine):
             self.store.copy(copies)
             self.store.run(sequence, end)
 
-    @rule(data=st.data(), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=40))
-    def append(self, data: st.DataObject, tokens: list[int]) -> None:
-        sequence = self.pick(data)
-        if sequence is not None and sequence.num_tokens + len(tokens) < 60 * self.size:
-            sequence.append(tokens if len(tokens) > 1 else tokens[0])
-
     @rule(data=st.data())
     def fork(self, data: st.DataObject) -> None:
-        sequence = self.pick(data)
+        sequence = self.pick(data, has_blocks=True)
         if sequence is not None and len(self.manager.sequences) < 12:
             child = self.manager.fork(sequence)
             self.versions[child] = self.versions[sequence]
             self.rows[child] = np.full(64, -7, np.int32)
 
-    @rule(data=st.data(), cut=st.integers(1, 300))
-    def truncate(self, data: st.DataObject, cut: int) -> None:
+    @rule(data=st.data(), share=st.integers(1, 9))
+    def truncate(self, data: st.DataObject, share: int) -> None:
         sequence = self.pick(data)
-        if sequence is None or cut >= sequence.num_tokens:
+        if sequence is None or sequence.num_tokens < 2:
             return
+        cut = max(1, sequence.num_tokens * share // 20)
         before = snapshot(self.manager)
         try:
             self.manager.truncate(sequence, sequence.num_tokens - cut)
@@ -159,7 +177,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def preempt(self, data: st.DataObject) -> None:
-        sequence = self.pick(data)
+        sequence = self.pick(data, has_blocks=True)
         if sequence is not None:
             self.manager.preempt(sequence)
 
@@ -206,6 +224,9 @@ class Lives(RuleBasedStateMachine):
         for sequence in self.manager.sequences:
             if sequence.host_blocks is None:
                 self.store.check(sequence, oldest=self.versions[sequence])
+                if self.manager.ledger.window is not None:
+                    seen = sequence.num_computed - self.manager.ledger.window + 1
+                    assert sequence.first_block == max(0, seen) // self.size, "the window"
             row = self.rows[sequence]
             sequence.write_block_table(row)
             assert (row[: sequence.num_blocks] == sequence.block_table).all()
