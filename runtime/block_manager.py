@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pagegen.errors import CacheError
 from pagegen.runtime import integrity, swap
-from pagegen.runtime.block_pool import BlockPool, Ids
+from pagegen.runtime.block_pool import BlockPool, Ids, at_least
 from pagegen.runtime.ledger import Ledger
 from pagegen.runtime.metrics import Gauges, prometheus, read_gauges
 from pagegen.runtime.sequence import Namespace, Sequence, as_tokens
@@ -51,11 +51,11 @@ class BlockManager:
         num_host_blocks: int = 0,
         prefix_caching: bool = True,
     ) -> None:
-        _at_least("num_blocks", num_blocks, 2)
-        _at_least("block_size", block_size, 1)
-        _at_least("num_host_blocks", num_host_blocks, 0)
+        at_least("num_blocks", num_blocks, 2)
+        at_least("block_size", block_size, 1)
+        at_least("num_host_blocks", num_host_blocks, 0)
         if window is not None:
-            _at_least("window", window, 1)
+            at_least("window", window, 1)
         if block_size > MAX_BLOCK_SIZE:
             raise CacheError(f"block_size {block_size}", allowed=f"1 to {MAX_BLOCK_SIZE}")
         self.block_size = block_size
@@ -106,7 +106,7 @@ class BlockManager:
         """
         self.check(sequence, has_blocks=False)
         if max_new_tokens is not None:
-            _at_least("max_new_tokens", max_new_tokens, 1)
+            at_least("max_new_tokens", max_new_tokens, 1)
         size = self.block_size
         limit = (sequence.num_tokens - 1) // size if self.prefix_caching else 0
         path = self.cache.match(sequence.tokens, sequence.namespace, limit) if limit else []
@@ -298,8 +298,3 @@ class BlockManager:
             raise CacheError("the sequence is swapped out", remedy="call swap_in before")
         if has_blocks is False and sequence.num_blocks:
             raise CacheError("the sequence has blocks", remedy="use allocate to add more")
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise CacheError(f"{name} {value}", allowed=f"{least} or more")

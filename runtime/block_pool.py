@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from pagegen.errors import CacheError
+
 # [num_blocks of something] block ids. int64, NumPy's own index type: any other is converted at
 # each use, which costs more than the use.
 Ids = NDArray[np.int64]
@@ -62,3 +64,9 @@ class BlockPool:
     def free_ids(self) -> Ids:
         """The free blocks, the next one last: [num_free] int64."""
         return self._stack[: self.num_free]
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Refuse a size below what there can be. Raises CacheError."""
+    if value < least:
+        raise CacheError(f"{name} {value}", allowed=f"{least} or more")
