@@ -281,3 +281,16 @@ extern "C" void __ubsan_handle_type_mismatch_v1(TypeMismatch* data, std::uintptr
        data->kind == 1 ? "store" : "load", 1u << data->log_alignment,
        pointer ? "" : ": a null pointer");
 }
+
+// What it calls where an index leaves an array whose size its type tells, under -fsanitize=bounds:
+// registers of a thread, mostly, which no access above sees.
+struct OutOfBounds {
+  const char* file;
+  std::uint32_t line, column;
+};
+
+extern "C" void __ubsan_handle_out_of_bounds(OutOfBounds* data, std::uintptr_t index) {
+  if (!self) return;
+  fail({"", data->line, nullptr}, "index %zd is outside its array",
+       static_cast<std::ptrdiff_t>(index));
+}
