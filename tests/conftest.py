@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = ("unit", "compile", "interpret", "gpu", "golden")
+FOLDERS = ("unit", "compile", "interpret", "gpu", "golden", "mutation")
 
 
 def has_cuda_device() -> bool:

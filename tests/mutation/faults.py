@@ -47,6 +47,11 @@ def faults(spec: Spec, kernel: Kernel) -> Iterator[Fault]:
                 f"block id {bad} in column {column}", with_id(case, 1, column, bad),
                 ((BAD_BLOCK, 1, column, bad),), finite=True,
             )  # fmt: skip
+    none, every = case, range(first // spec.block_size, (length - 1) // spec.block_size + 1)
+    for column in every:
+        none = with_id(none, 1, column, -1)
+    reports = tuple((BAD_BLOCK, 1, column, -1) for column in every)
+    yield Fault("no block id in range", none, reports, finite=True)
     if first >= spec.block_size:
         freed = with_id(case, 1, first // spec.block_size - 1, -1)
         yield Fault("a freed block before the window", freed, ((0, 0, 0, 0),))
@@ -76,9 +81,10 @@ def entries(case: Case, seq: int) -> Tensor:
 def with_id(case: Case, seq: int, column: int, block_id: int) -> Case:
     """The case with another block id."""
     lookup = case.lookup
-    copied = replace(
-        case, lookup=tuple(x.clone() for x in lookup) if isinstance(lookup, tuple) else lookup.clone()
-    )
+    if isinstance(lookup, tuple):
+        copied = replace(case, lookup=(lookup[0], lookup[1].clone()))
+    else:
+        copied = replace(case, lookup=lookup.clone())
     entries(copied, seq)[column] = block_id
     return copied
 

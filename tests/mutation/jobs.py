@@ -5,8 +5,8 @@ It knows no rule and no kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pagegen.plan import Kernel
 from tests.mutation.mutants import Mutant, Rule, mutants
@@ -15,7 +15,8 @@ from tests.mutation.specs import plans_of, specs_of
 from tests.mutation.sync_rules import ORDERING, SYNC_RULES
 from tests.mutation.trials import trials
 from tests.mutation.value_rules import VALUE_RULES
-from tests.mutation.verdicts import SEEDS, Target, Verdict, judge, measure
+from tests.mutation.verdicts import SEEDS, Taken, Target, Verdict, judge, measure
+from tests.mutation.workshop import Workshop
 
 RULES: tuple[Rule, ...] = (*SYNC_RULES, *VALUE_RULES)
 ORDER_WORDS = ("barrier", "wait", "commit", "fence", "arrive", "phase", "stage")
@@ -50,57 +51,50 @@ def is_about_order(operator: str) -> bool:
     return operator in ORDERING or operator.endswith(ORDER_WORDS)
 
 
-def targets(kernel: Kernel, variant: str, only_spec: str = "") -> list[Target]:
+def targets(kernel: Kernel, variant: str, workshop: Workshop, only_spec: str = "") -> list[Target]:
     """One kernel variant of every spec."""
     found = []
     for name, spec in specs_of(kernel).items():
         if only_spec in ("", name):
             plan = plans_of(spec, variant)[kernel]
-            found.append(Target.of(name, plan, trials(spec, plan)))
+            found.append(Target.of(name, plan, trials(spec, plan), workshop))
     return found
 
 
 def measured(found: Sequence[Target], num_processes: int) -> list[Target]:
-    """The targets with their bank conflicts. Raises where an unchanged kernel does not pass."""
-    done = {}
-    for target, conflicts in run_all(found, measure, died, num_processes):
-        done[target.spec] = conflicts
-    return [
-        Target(one.spec, one.plan, one.text, one.trials, done[one.spec]) for one in found
-    ]
+    """The targets with what they take. Raises where an unchanged kernel does not pass."""
+    taken = {id(target): row for target, row in run_all(found, measure, died, num_processes)}
+    return [replace(target, taken=taken[id(target)]) for target in found]
 
 
-def died(target: Target, how: str) -> tuple[int, ...]:
+def died(target: Target, how: str) -> Taken:
     """An unchanged kernel must not."""
     raise AssertionError(f"{target.spec}: the unchanged {target.plan.symbol} ends by {how}")
 
 
 def jobs(
-    kernel: Kernel, found: Sequence[Target], left_out: Callable[[Mutant], bool] = lambda _: False
+    kernel: Kernel,
+    workshop: Workshop,
+    num_processes: int,
+    *,
+    only_spec: str = "",
+    variant: str = "",
 ) -> list[Job]:
-    """All changes to the targets' texts, but for some."""
+    """All changes to one kernel, to those of its texts that have the line.
+
+    A change belongs to the default variant if that has the line; the checked one is tried after it.
+    """
+    found = targets(kernel, "default", workshop, only_spec)
+    found += targets(kernel, "checked", workshop, only_spec)
     tries: dict[tuple[str, ...], list[tuple[Target, Mutant]]] = {}
-    for target in found:
+    for target in measured(found, num_processes):
         for mutant in mutants(target.text, RULES):
-            if not left_out(mutant):
-                tries.setdefault(mutant.key, []).append((target, mutant))
-    return [
+            tries.setdefault(mutant.key, []).append((target, mutant))
+    made = (
         Job(f"{kernel} {row[0][0].plan.variant}", row[0][1].operator, tuple(row))
         for row in tries.values()
-    ]
-
-
-def all_jobs(kernel: Kernel, variant: str, only_spec: str, num_processes: int) -> list[Job]:
-    """Of a checked variant, only changes that the default does not have, and all about order."""
-    found = targets(kernel, variant, only_spec)
-    if variant == "default":
-        return jobs(kernel, measured(found, num_processes))
-    default = targets(kernel, "default", only_spec)
-    known = {mutant.key for target in default for mutant in mutants(target.text, RULES)}
-    return jobs(
-        kernel, measured(found, num_processes),
-        lambda mutant: mutant.key in known and not is_about_order(mutant.operator),
-    )  # fmt: skip
+    )
+    return [job for job in made if job.kernel.endswith(variant)]
 
 
 def work(job: Job) -> Row:

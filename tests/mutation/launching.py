@@ -19,15 +19,15 @@ Arguments = Mapping[str, Tensor | int | float]
 
 
 class Simulated:
-    """One plan's text in place of what emit gives; other plans run as they are."""
+    """One plan runs as given, changed or not; other plans run as emit gives them."""
 
     backend: Backend = "cuda"
     arch = "sm_90a"
     device = torch.device("cpu")
 
-    def __init__(self, plan: Plan, text: str) -> None:
+    def __init__(self, plan: Plan, simulator: Simulator) -> None:
         self.plan = plan
-        self.simulator = simulator_of(plan, text)
+        self.simulator = simulator
         self.seed = 0
         self.bank_conflicts = 0  # of the plan's launches so far
 
@@ -36,7 +36,7 @@ class Simulated:
         if not grid:
             return
         is_mine = plan.symbol == self.plan.symbol
-        simulator = self.simulator if is_mine else simulator_of(plan, emit(plan, "m.yaml").text)
+        simulator = self.simulator if is_mine else unchanged(plan)
         figures = simulator.launch(
             [(row.name, row.type) for row in plan.params],
             grid=grid,
@@ -53,9 +53,9 @@ class Simulated:
         """Nothing was started."""
 
 
-def simulator_of(plan: Plan, text: str) -> Simulator:
-    """A text compiled and loaded. Raises CompileError."""
-    return Simulator.of(text, plan.symbol, f"{plan.kernel}_{plan.variant}.cu")
+def unchanged(plan: Plan) -> Simulator:
+    """What a plan gives, from the simulator's cache or compiled now."""
+    return Simulator.of(emit(plan, "m.yaml").text, plan.symbol, f"{plan.kernel}_{plan.variant}.cu")
 
 
 class SimulatedOps:

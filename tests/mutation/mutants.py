@@ -101,9 +101,8 @@ def mutants(text: str, rules: tuple[Rule, ...]) -> Iterator[Mutant]:
             inside = [name for begin, name in functions if begin <= edit.begin]
             before = one_line(text[edit.begin : edit.end])
             after = one_line(edit.put)
-            place = (
-                change.operator, inside[-1] if inside else "", lines[line - 1].strip(), before, after,
-            )  # fmt: skip
+            code = lines[line - 1].strip()
+            place = (change.operator, inside[-1] if inside else "", code, before, after)
             times[place] += 1
             yield Mutant(
                 change.operator, (*place, str(times[place])), line, before, after, mutant, original

@@ -12,6 +12,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
+import torch
+
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 
@@ -32,7 +34,7 @@ def run_all(
     while True:
         while len(running) < num_processes and (job := next(pending, None)) is not None:
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=answer, args=(theirs, work, job))
+            process: BaseProcess = context.Process(target=answer, args=(theirs, work, job))
             process.start()
             theirs.close()
             running[ours] = (job, process)
@@ -52,11 +54,12 @@ def run_all(
 
 def answer(connection: Connection, work: Callable[[Any], Any], job: Any) -> None:
     """A process's whole life."""
+    torch.set_num_threads(1)  # the threads of the process that was forked are not here
     connection.send(work(job))
 
 
 def how(exit_code: int | None) -> str:
     """Why a process ended without an answer."""
-    if exit_code == -signal.SIGALRM:
+    if exit_code == -signal.SIGPROF:
         return "hang"
     return "crash" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"

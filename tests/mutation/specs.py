@@ -17,9 +17,9 @@ from tests.specimens import specimen
 ATTENTION: Final[dict[str, dict[str, Any]]] = {
     # Padding: 40 is no multiple of 16. No tile of keys lies in one block of 24.
     "padded": {"heads": (6, 2), "dims": (40, 40), "block_size": 24, "layout": "HND"},
-    # Two columns of query heads, two blocks for a KV head, tiles within blocks, K wider than V.
+    # Two columns of query heads, two blocks of 13 and 12 for a KV head, K wider than V.
     "window": {
-        "heads": (24, 1), "dims": (64, 32), "block_size": 16, "lookup": "csr", "window": 40,
+        "heads": (25, 1), "dims": (64, 32), "block_size": 16, "lookup": "csr", "window": 40,
         "dtype": "bf16",
     },
     # One block id for each token; every head its own KV head; no mask but the end.
@@ -36,6 +36,7 @@ MOVING: Final[dict[str, dict[str, Any]]] = {
         "num_q_heads": 6, "num_kv_heads": 3, "head_dim": 40, "head_dim_v": 192, "block_size": 24,
         "layout": "HND", "dtype_query": "fp16", "dtype_kv": "fp16", "dtype_out": "fp16",
     },
+    "parts of K": {"head_dim": 192, "head_dim_v": 40, "block_size": 24},
     # More rows of a token than registers hold.
     "passes": {"num_q_heads": 130, "num_kv_heads": 130, "head_dim": 256, "head_dim_v": 256},
 }  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final
 
 from tests.mutation.mutants import Change, Edit
@@ -17,15 +18,15 @@ from tests.mutation.tokens import Tokens
 # What a call's name says it does; the first that matches counts.
 CALLS: Final = (
     ("remove wait", re.compile(r"wait")),
+    ("remove arrive", re.compile(r"arrive|expect")),
     ("remove barrier", re.compile(r"^__sync|barrier|^bar_")),
     ("remove commit", re.compile(r"commit")),
     ("remove fence", re.compile(r"fence")),
-    ("remove arrive", re.compile(r"arrive|expect")),
     ("remove zero-fill", re.compile(r"zero|clear|fill")),
     ("remove copy", re.compile(r"copy|^load|^start|bulk|tma")),
     ("remove store", re.compile(r"store|report")),
 )
-ORDERING: Final = {"remove wait", "remove barrier", "remove commit", "remove fence", "remove arrive"}
+ORDERING: Final = {f"remove {what}" for what in ("wait", "barrier", "commit", "fence", "arrive")}
 VOTE: Final = re.compile(r"^__syncthreads_\w+$|^__(any|all)_sync$")
 PHASE: Final = re.compile(r"parity|phase", re.IGNORECASE)
 BYTES: Final = re.compile(r"expect|bulk|tma")
@@ -66,7 +67,7 @@ def removed_statements(tokens: Tokens) -> Iterator[Change]:
 def late_statements(tokens: Tokens) -> Iterator[Change]:
     """Do a wait, a barrier, a commit, a fence after the statement that follows it."""
     found = list(statements(tokens))
-    for one, two in zip(found, found[1:], strict=False):
+    for one, two in pairwise(found):
         if name_of(tokens, one) not in ORDERING or two.first != one.last + 2:
             continue
         first, second = tokens.between(one.first, one.last), tokens.between(two.first, two.last)
@@ -94,9 +95,7 @@ def call_change(tokens: Tokens, operator: str, i: int, opening: int, put: str) -
     return Change(operator, (Edit(tokens.row[i].begin, end, put),))
 
 
-def argument_change(
-    tokens: Tokens, operator: str, argument: tuple[int, int], put: str
-) -> Change:
+def argument_change(tokens: Tokens, operator: str, argument: tuple[int, int], put: str) -> Change:
     """An argument becomes `put`, in which {} is what it was."""
     first, last = argument
     begin, end = tokens.row[first].begin, tokens.row[last].end

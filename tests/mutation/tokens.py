@@ -115,7 +115,7 @@ class Tokens:
 
 
 def tokenise(text: str, begin: int) -> Tokens:
-    """The tokens of `text` from character `begin` on; preprocessor lines and comments are left out."""
+    """The tokens from character `begin` on; preprocessor lines and comments are left out."""
     row: list[Token] = []
     for found in LEXEME.finditer(text, begin):
         kind, word, at = str(found.lastgroup), found.group(), found.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -68,6 +69,8 @@ def attention_cases(spec: Spec, kernel: Kernel) -> Iterator[tuple[Case, int]]:
         long = cases.make_case(shape, "long", [777 + window, 0, 1700], [1] * 3, seed=2)
         yield long, 1
         yield long, 13
+        yield replace(long, name="long and sharp", q=long.q * 64), 13
+        yield exact(spec, [1]), 1
         single = cases.make_case(shape, "single", [5, 2 * window + 5], [1, 1], seed=3)
         yield cases.extreme(single), 1
         yield replace(single, name="sharp", q=single.q * 8), 2
@@ -80,11 +83,22 @@ def attention_cases(spec: Spec, kernel: Kernel) -> Iterator[tuple[Case, int]]:
     yield cases.make_case(shape, "empty", [9, 0, 5, 40, 0], [0, 0, 5, 0, 3], seed=6), 1
     yield cases.make_case(shape, "more queries", [2, 30], [5, 3], seed=7), 1
     yield cases.make_case(shape, "long", [700, 64], [3, 64], seed=8), 1
+    yield exact(spec, [40]), 1
     many = [int(i % 4 == 0) for i in range(130)]
     yield cases.make_case(shape, "many", [1 + i % 3 for i in range(130)], many, seed=9), 1
     single = cases.make_case(shape, "single", [10, 33], [10, 4], seed=10)
     yield cases.extreme(single), 1
     yield replace(single, name="sharp", q=single.q * 8), 1
+    yield replace(base, name="sharper", q=base.q * 64), 1
+
+
+def exact(spec: Spec, q_lens: list[int]) -> Case:
+    """Whole blocks, and a table that ends with the last of them."""
+    count = -(-100 // spec.block_size)
+    case = cases.make_case(shape_of(spec), "exact", [count * spec.block_size], q_lens, seed=11)
+    if isinstance(case.lookup, tuple):
+        return replace(case, lookup=(case.lookup[0], case.lookup[1][:count]))
+    return replace(case, lookup=case.lookup[:, :count])
 
 
 def attention(spec: Spec, plan: Plan) -> Iterator[Trial]:
@@ -130,7 +144,7 @@ def compare(case: Case, found: Result, want: tuple[Tensor, Tensor], write_lse: b
     """Each sequence for itself, so that a long one is not lost among short ones."""
     tolerance = TOLERANCE[str(case.q.dtype).removeprefix("torch.")]
     bounds = case.cu_seqlens_q.tolist()
-    for seq, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for seq, (first, last) in enumerate(pairwise(bounds)):
         error = relative_error(found.out[first:last], want[0][first:last])
         assert error <= tolerance, f"sequence {seq}: error {error:.3g}"
     if write_lse:

@@ -7,27 +7,26 @@ from __future__ import annotations
 
 import re
 import signal
-import tempfile
+import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from pagegen.emit import emit
 from pagegen.errors import CompileError, SimulationError
 from pagegen.plan import Plan
-from pagegen.simulate.library import COMMON, KERNEL, WATCHED, host_compiler, simulator_files
 from tests.mutation.launching import Simulated
 from tests.mutation.mutants import Mutant, one_line
 from tests.mutation.trials import Trial
+from tests.mutation.workshop import Workshop
 
 SEEDS: Final = (0, 1, 2)
-SECONDS: Final = 60  # of all trials of one mutant; a fraction of one is usual
+PATIENCE: Final = 3  # times what the unchanged kernel takes, and as many seconds more
 Outcome = Literal["caught", "survived", "same code", "does not compile"]
 # What a report of the simulator is about, by its words.
 KINDS: Final = (
     ("race", "race"),
     ("copy", r"waited for|still be reading"),
-    ("index", "outside its array"),
+    ("index", "outside its"),
     ("memory", r"outside every|only read|read before|not a multiple|of shared memory"),
     ("deadlock", r"deadlock|returned|others|never leave|lane"),
 )
@@ -43,52 +42,70 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What all trials of a kernel that is right take."""
+
+    conflicts: tuple[int, ...]  # of banks, for each seed and trial
+    seconds: float  # of a processor
+
+
+@dataclass(frozen=True)
 class Target:
-    """One plan's text, what it must do, and the bank conflicts of each trial when it is right."""
+    """One plan's text, what it must do, and what that takes once it was measured."""
 
     spec: str
     plan: Plan
     text: str
     trials: tuple[Trial, ...]
-    conflicts: tuple[int, ...] = ()
+    workshop: Workshop
+    taken: Taken | None = None
 
     @staticmethod
-    def of(spec: str, plan: Plan, trials: tuple[Trial, ...]) -> Target:
+    def of(spec: str, plan: Plan, trials: tuple[Trial, ...], workshop: Workshop) -> Target:
         """Of an unchanged plan."""
-        return Target(spec, plan, emit(plan, "m.yaml").text, trials)
+        return Target(spec, plan, emit(plan, "m.yaml").text, trials, workshop)
+
+    def kernels(self, text: str) -> Simulated:
+        """The plan with another text. Raises CompileError."""
+        return Simulated(self.plan, self.workshop.load(self.plan, text))
 
 
-def measure(target: Target) -> tuple[int, ...]:
-    """Bank conflicts of each trial. Raises if the unchanged kernel does not pass one."""
-    kernels = Simulated(target.plan, target.text)
+def measure(target: Target) -> Taken:
+    """What the trials of the unchanged kernel take. Raises if it fails one."""
+    begin = time.process_time()
+    kernels = target.kernels(target.text)
     found = []
     for seed in SEEDS:
         for trial in target.trials:
             kernels.seed, kernels.bank_conflicts = seed, 0
             trial.run(kernels)
             found.append(kernels.bank_conflicts)
-    return tuple(found)
+    return Taken(tuple(found), time.process_time() - begin)
 
 
 def judge(target: Target, mutant: Mutant, seeds: tuple[int, ...]) -> Verdict:
     """Compile one mutant and run it. A process that hangs here ends by a signal."""
     try:
-        kernels = Simulated(target.plan, mutant.text)
+        kernels = target.kernels(mutant.text)
     except CompileError:
         return Verdict("does not compile")
-    kernels.simulator.path.unlink(missing_ok=True)  # loaded; the cache is for what comes again
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(SECONDS)
-    verdict = tried(target, kernels, seeds)
-    signal.alarm(0)
-    if verdict.outcome == "survived" and same_code(target.plan, mutant):
-        return Verdict("same code")
+    assert target.taken is not None
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE * (1 + target.taken.seconds))
+    verdict = tried(target, kernels, seeds, target.taken.conflicts)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    if verdict.outcome == "survived":
+        codes = (target.workshop.object_code(text) for text in (mutant.text, mutant.original))
+        if next(codes) == next(codes):
+            return Verdict("same code")
     return verdict
 
 
-def tried(target: Target, kernels: Simulated, seeds: tuple[int, ...]) -> Verdict:
+def tried(
+    target: Target, kernels: Simulated, seeds: tuple[int, ...], conflicts: tuple[int, ...]
+) -> Verdict:
     """The first thing that goes wrong."""
-    conflicts = iter(target.conflicts)
+    allowed = iter(conflicts)
     for seed in seeds:
         for trial in target.trials:
             kernels.seed, kernels.bank_conflicts = seed, 0
@@ -99,7 +116,7 @@ def tried(target: Target, kernels: Simulated, seeds: tuple[int, ...]) -> Verdict
                 return Verdict("caught", kind_of(str(error)), f"{where}: {one_line(str(error))}")
             except AssertionError as error:
                 return Verdict("caught", "result", f"{where}: {one_line(str(error))[:200]}")
-            if kernels.bank_conflicts > next(conflicts):
+            if kernels.bank_conflicts > next(allowed):
                 return Verdict("caught", "bank conflicts", where)
     return Verdict("survived", detail=target.spec)
 
@@ -107,20 +124,3 @@ def tried(target: Target, kernels: Simulated, seeds: tuple[int, ...]) -> Verdict
 def kind_of(report: str) -> str:
     """What a report is about."""
     return next((name for name, words in KINDS if re.search(words, report)), "simulator")
-
-
-def same_code(plan: Plan, mutant: Mutant) -> bool:
-    """Whether a mutant and the original, with calls in the same places, are one object file."""
-    return object_code(plan, mutant.text) == object_code(plan, mutant.original)
-
-
-def object_code(plan: Plan, text: str) -> bytes:
-    """A kernel as an object file, as the simulator compiles it but for debug information."""
-    with tempfile.TemporaryDirectory() as scratch:
-        work = Path(scratch)
-        for name, content in simulator_files().items():
-            (work / name).write_text(content, encoding="utf-8")
-        (work / "kernel.cu.cpp").write_text(text, encoding="utf-8")
-        flags = [*COMMON, "-g0", *KERNEL, *WATCHED, "-c", "kernel.cu.cpp", "-o", "kernel.o"]
-        host_compiler().run(flags, work, plan.symbol)
-        return (work / "kernel.o").read_bytes()
