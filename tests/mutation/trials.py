@@ -93,22 +93,21 @@ def attention_cases(spec: Spec, kernel: Kernel) -> Iterator[tuple[Case, int]]:
 
 
 def exact(spec: Spec, q_lens: list[int]) -> Case:
-    """Whole blocks, and a table that ends with the last of them."""
+    """Whole blocks, the first of the cache among them, and a table that ends with the last."""
     count = -(-100 // spec.block_size)
     case = cases.make_case(shape_of(spec), "exact", [count * spec.block_size], q_lens, seed=11)
     if isinstance(case.lookup, tuple):
-        return replace(case, lookup=(case.lookup[0], case.lookup[1][:count]))
-    return replace(case, lookup=case.lookup[:, :count])
+        lookup: oracle.Lookup = (case.lookup[0], case.lookup[1][:count] - 1)
+    else:
+        lookup = case.lookup[:, :count] - 1
+    return replace(case, lookup=lookup, k_cache=case.k_cache[1:], v_cache=case.v_cache[1:])
 
 
 def attention(spec: Spec, plan: Plan) -> Iterator[Trial]:
     """Calls against the oracle, out lying between guards."""
 
     def trial(case: Case, num_splits: int, write_lse: bool) -> Trial:
-        want = oracle.paged_attention(
-            case.q, case.k_cache, case.v_cache, case.lookup, case.seq_lens, case.cu_seqlens_q,
-            shape_of(spec).attention, case.sm_scale,
-        )  # fmt: skip
+        want = expected(spec, case)
 
         def run(kernels: Simulated) -> None:
             memory = torch.full(
@@ -128,6 +127,14 @@ def attention(spec: Spec, plan: Plan) -> Iterator[Trial]:
     yield from (trial(case, num_splits, True) for case, num_splits in made)
     if plan.kernel == "decode":
         yield from (trial(case, num_splits, False) for case, num_splits in made[-2:])
+
+
+def expected(spec: Spec, case: Case) -> tuple[Tensor, Tensor]:
+    """The oracle's out and lse."""
+    return oracle.paged_attention(
+        case.q, case.k_cache, case.v_cache, case.lookup, case.seq_lens, case.cu_seqlens_q,
+        shape_of(spec).attention, case.sm_scale,
+    )  # fmt: skip
 
 
 def call(
@@ -158,11 +165,15 @@ def faulty(spec: Spec, plan: Plan) -> Iterator[Trial]:
     """Faults of the checked variants: which is reported, and that the rest goes on."""
 
     def trial(fault: faults.Fault) -> Trial:
+        want = None if fault.same_as is None else expected(spec, fault.same_as)
+
         def run(kernels: Simulated) -> None:
             found = call(kernels, spec, plan, fault.case, 2)
             assert found.fault in fault.reports, f"{found.fault}, not {fault.reports}"
             if fault.finite:
                 assert bool(found.out.isfinite().all()), "a bad block counts as masked"
+            if want is not None:
+                compare(fault.case, found, want, True)
 
         return Trial(fault.name, run)
 
