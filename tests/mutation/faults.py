@@ -35,10 +35,10 @@ class Fault:
 
 def faults(spec: Spec, kernel: Kernel) -> Iterator[Fault]:
     """Bad block ids at either end, NaN in q, K and V, each in the middle of nothing special."""
-    length = 150 + spec.block_size
-    lengths, q_lens = [20, length, 33], [1, 1, 1]
+    length, q_lens = 150 + spec.block_size, [1, 1, 1]
     if kernel == "prefill":
-        q_lens = [3, 40, 33]
+        length, q_lens = 70 + spec.block_size, [3, 40, 33]
+    lengths = [20, length, 33]
     case = cases.make_case(shape_of(spec), "faulty", lengths, q_lens, seed=21)
     first = max(length - q_lens[1] + 1 - spec.window, 0) if spec.window else 0
     columns = sorted({first // spec.block_size, (length - 1) // spec.block_size})
