@@ -37,7 +37,7 @@ def faults(spec: Spec, kernel: Kernel) -> Iterator[Fault]:
     """Bad block ids at either end, NaN in q, K and V, each in the middle of nothing special."""
     length, q_lens = 150 + spec.block_size, [1, 1, 1]
     if kernel == "prefill":
-        length, q_lens = 70 + spec.block_size, [3, 40, 33]
+        length, q_lens = 100 + spec.block_size, [3, 39, 33]
     lengths = [20, length, 33]
     case = cases.make_case(shape_of(spec), "faulty", lengths, q_lens, seed=21)
     first = max(length - q_lens[1] + 1 - spec.window, 0) if spec.window else 0

@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--variant", default="", choices=VARIANTS, help="default: both")
     parser.add_argument("--spec", default="", help="one of tests/mutation/specs.py; default: all")
     parser.add_argument("--operator", default="", help="only those that this expression finds")
+    parser.add_argument("--every", type=int, default=1, help="only each n-th change")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--json", type=Path, help="where all rows are written")
     chosen = parser.parse_args(arguments)
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 kernel, workshop, chosen.jobs, only_spec=chosen.spec, variant=chosen.variant
             )
             found = [job for job in found if re.search(chosen.operator, job.operator)]
+            found = found[:: chosen.every]
             rows += run(kernel, found, chosen.jobs)
             if chosen.json:
                 chosen.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))

@@ -19,13 +19,13 @@ ATTENTION: Final[dict[str, dict[str, Any]]] = {
     "padded": {"heads": (6, 2), "dims": (40, 40), "block_size": 24, "layout": "HND"},
     # Two columns of query heads, two blocks of 13 and 12 for a KV head, K wider than V.
     "window": {
-        "heads": (25, 1), "dims": (64, 32), "block_size": 16, "lookup": "csr", "window": 40,
+        "heads": (25, 1), "dims": (64, 32), "block_size": 4, "lookup": "csr", "window": 46,
         "dtype": "bf16",
     },
     # One block id for each token; every head its own KV head; no mask but the end.
     "full": {"heads": (2, 2), "dims": (32, 32), "block_size": 1, "causal": False},
-    # Rows of two lines, of which the second is not whole.
-    "cap": {"heads": (4, 2), "dims": (96, 80), "block_size": 4, "soft_cap": 5.0},
+    # Rows of two lines, of which the second is not whole; tiles within blocks.
+    "cap": {"heads": (4, 2), "dims": (96, 80), "block_size": 32, "soft_cap": 5.0},
     # The tiles of the widest heads.
     "wide": {"heads": (2, 1), "dims": (256, 256), "block_size": 128, "window": 50, "dtype": "bf16"},
 }  # fmt: skip

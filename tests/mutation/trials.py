@@ -19,6 +19,7 @@ from pagegen.cases import TOLERANCE, Case
 from pagegen.plan import Kernel, Plan
 from pagegen.spec import Spec
 from pagegen.verify import lse_fault, relative_error
+from tests.cache_ops import token_rows
 from tests.cache_ops_contract import CONTRACT, Check
 from tests.interpret.harness import Result, run_decode, run_prefill, shape_of
 from tests.mutation import faults
@@ -66,10 +67,10 @@ def attention_cases(spec: Spec, kernel: Kernel) -> Iterator[tuple[Case, int]]:
         base = cases.make_case(shape, "ragged", [0, *lengths], [1] * (len(lengths) + 1), seed=1)
         yield base, 1
         yield cases.strided(base, spec.layout), 3
-        long = cases.make_case(shape, "long", [777 + window, 0, 1700], [1] * 3, seed=2)
+        long = cases.make_case(shape, "long", [777 + window, 1700, 1700], [1] * 3, seed=2)
         yield long, 1
         yield long, 13
-        yield replace(long, name="long and sharp", q=long.q * 64), 13
+        yield sharp(spec, long), 13
         yield exact(spec, [1]), 1
         single = cases.make_case(shape, "single", [5, 2 * window + 5], [1, 1], seed=3)
         yield cases.extreme(single), 1
@@ -90,6 +91,16 @@ def attention_cases(spec: Spec, kernel: Kernel) -> Iterator[tuple[Case, int]]:
     yield cases.extreme(single), 1
     yield replace(single, name="sharp", q=single.q * 8), 1
     yield replace(base, name="sharper", q=base.q * 64), 1
+
+
+def sharp(spec: Spec, case: Case) -> Case:
+    """Weights that differ by more than a float holds; the last query means its last key."""
+    q = case.q * 64
+    block, offset = divmod(int(case.seq_lens[-1]) - 1, spec.block_size)
+    block_id = int(faults.entries(case, len(case.seq_lens) - 1)[block])
+    keys = token_rows(case.k_cache, spec)[block_id, offset]
+    q[-1] = keys.repeat_interleave(spec.group, 0) * 8
+    return replace(case, name=f"{case.name} and sharp", q=q)
 
 
 def exact(spec: Spec, q_lens: list[int]) -> Case:
