@@ -48,6 +48,13 @@ def same(got: Tensor, want: Tensor) -> bool:
     return torch.equal(got.contiguous().view(torch.uint8), want.contiguous().view(torch.uint8))
 
 
+def nearest_nan(element: Tensor) -> None:
+    """Make a scalar view the NaN whose bits follow those of infinity."""
+    element.fill_(math.inf)
+    bits = torch.int16 if element.element_size() == 2 else torch.int32
+    element.view(bits).add_(1)
+
+
 @dataclass(frozen=True)
 class Pool:
     """K and V of all blocks as views of one tensor with gaps between rows, heads and blocks."""

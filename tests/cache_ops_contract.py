@@ -26,6 +26,7 @@ from tests.cache_ops import (
     make_pool,
     make_state,
     merged,
+    nearest_nan,
     new_kv,
     same,
     token_rows,
@@ -78,6 +79,34 @@ def write_nan_is_named(ops: Ops, checked: Ops, spec: Spec) -> None:
         assert fault == (IS_NAN, 2, 2, what)
 
 
+def write_nan_in_any_place_is_named(ops: Ops, checked: Ops, spec: Spec) -> None:
+    """Every element is looked at; the NaN nearest to infinity is one, infinity is none."""
+    for lane in range(8):
+        pool, (k, v) = make_pool(spec, 2), new_kv(spec, 1)
+        v[0] = math.inf
+        k[0] = -math.inf
+        assert not checked.write_kv(pool.k, pool.v, k, v, torch.tensor([1]))
+        nearest_nan(k[0, 0, lane])
+        assert checked.write_kv(pool.k, pool.v, k, v, torch.tensor([1])) == (IS_NAN, 0, 0, 1)
+
+
+def write_to_pools_that_differ(ops: Ops, checked: Ops, spec: Spec) -> None:
+    """K and V each have strides of their own, and k and v end with their last token."""
+    for which in (ops, checked):
+        one, two, (k, v) = make_pool(spec, 3), make_pool(spec, 5, seed=1), new_kv(spec, 3)
+        keys, want, values = one.clone(), one.clone(), two.clone().v[::2]
+        slots = [4, -1, 2 * spec.block_size + 1]
+        for token, slot in enumerate(slots):
+            if slot >= 0:
+                block, offset = divmod(slot, spec.block_size)
+                token_rows(want.k, spec)[block, offset] = k[token]
+        assert not which.write_kv(keys.k, values, k[:3], v[:3], torch.tensor(slots))
+        assert same(keys.memory, want.memory)
+        for token, slot in ((0, slots[0]), (2, slots[2])):
+            block, offset = divmod(slot, spec.block_size)
+            assert same(token_rows(values, spec)[block, offset], v[token])
+
+
 def write_keeps_every_value(ops: Ops, checked: Ops, spec: Spec) -> None:
     """Infinities, the largest numbers and subnormals pass bit by bit."""
     pool, (k, v) = make_pool(spec, 2), new_kv(spec, 1)
@@ -117,14 +146,26 @@ def merge_empty_sides(ops: Ops, checked: Ops, spec: Spec) -> None:
             assert bool((got.out == 0).all()) and bool((got.lse == -math.inf).all())
 
 
+def merge_any_strides(ops: Ops, checked: Ops, spec: Spec) -> None:
+    """Either side, and the result, may have the gaps."""
+    gaps = [make_state(spec, 5, seed=seed, gap=gap) for seed, gap in enumerate((0, 1, 2))]
+    for which in (ops, checked):
+        for a, b in ((0, 2), (2, 0), (1, 2), (2, 1)):
+            into = make_state(spec, 5, seed=9, gap=3 - a)
+            got, fault = merged(which, gaps[a], gaps[b], into)
+            assert not fault
+            one, two = gaps[a], gaps[b]
+            check_merged(got, oracle.merge_states(one.out, one.lse, two.out, two.lse))
+
+
 def merge_in_place(ops: Ops, checked: Ops, spec: Spec) -> None:
     """Results in the memory of either side equal results elsewhere, every time."""
     a, b = make_state(spec, 5, seed=3), make_state(spec, 5, seed=4, gap=2)
     want, _ = merged(ops, a, b)
     for side in (0, 1):
-        for _ in range(3):
+        for which in (ops, ops, checked):
             pair = [State(state.out.clone(), state.lse.clone()) for state in (a, b)]
-            got, _ = merged(ops, pair[0], pair[1], pair[side])
+            got, _ = merged(which, pair[0], pair[1], pair[side])
             assert torch.equal(got.out, want.out) and torch.equal(got.lse, want.lse)
 
 
@@ -147,6 +188,7 @@ def merge_nan_is_named(ops: Ops, checked: Ops, spec: Spec) -> None:
     a, b = make_state(spec, 3, seed=7), make_state(spec, 3, seed=8, gap=1)
     b.lse[1, 2] = math.nan
     assert merged(checked, a, b)[1] == (IS_NAN, 1, 2, 1)
+    assert merged(checked, b, a)[1] == (IS_NAN, 1, 2, 0)
     got, _ = merged(ops, a, b)
     assert bool(got.out[1, 2].isnan().all()) and bool(got.lse[1, 2].isnan())
     got.out[1, 2] = 0
@@ -173,9 +215,12 @@ CONTRACT: Final[tuple[Check, ...]] = (
     write_more_tokens_than_a_tile,
     write_past_the_cache_is_named,
     write_nan_is_named,
+    write_nan_in_any_place_is_named,
+    write_to_pools_that_differ,
     write_keeps_every_value,
     merge_ordinary_states,
     merge_empty_sides,
+    merge_any_strides,
     merge_in_place,
     merge_far_apart,
     merge_nan_is_named,

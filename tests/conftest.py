@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDERS = ("unit", "compile", "simulate", "gpu", "golden")
+FOLDERS = ("unit", "compile", "simulate", "gpu", "golden", "mutation")
 
 
 @cache

@@ -31,7 +31,7 @@ KERNEL: Final = (
     "-ffp-contract=off",  # the same numbers with every compiler
 )  # fmt: skip
 # Calls the simulator before every access to memory. The sanitizers' own libraries are not used.
-WATCHED: Final = ("-fsanitize=thread", "-fsanitize=alignment")
+WATCHED: Final = ("-fsanitize=thread", "-fsanitize=alignment,bounds,object-size")
 # A kernel is a function of its Params; the simulator calls it through a pointer to them.
 ENTRY: Final = """
 extern "C" __attribute__((visibility("hidden"), no_sanitize("thread"))) void pagegen_kernel(

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <new>
 
 #if !defined(__x86_64__) || !defined(__linux__)
@@ -76,9 +77,13 @@ class Stack {
 
 class Fiber {
  public:
+  static constexpr std::size_t POISONED = 16 * 1024;  // of the stack, more than a kernel's frame
+
   // `entry` must not return: it leaves for good.
   void prepare(Stack& stack, void (*entry)()) {
     stack_ = &stack;
+    // NaN in every format: what a kernel's own variables hold before it sets them.
+    std::memset(stack.top() - POISONED, 0xff, POISONED);
 #ifdef PAGEGEN_UCONTEXT
     getcontext(&inside_);
     inside_.uc_stack.ss_sp = stack.bottom();

@@ -137,8 +137,8 @@ extern "C" void __tsan_init() {}
 extern "C" void __tsan_func_entry(void*) {}
 extern "C" void __tsan_func_exit() {}
 
-// What it calls where a pointer lacks its type's alignment, under -fsanitize=alignment. The data
-// begin with a source location: file, line, column.
+// What it calls where a pointer lacks its type's alignment, under -fsanitize=alignment, or leaves a
+// local object, under -fsanitize=object-size. The data begin with a source location.
 struct TypeMismatch {
   const char* file;
   std::uint32_t line, column;
@@ -148,7 +148,22 @@ struct TypeMismatch {
 
 extern "C" void __ubsan_handle_type_mismatch_v1(TypeMismatch* data, std::uintptr_t pointer) {
   if (!self) return;
+  const char* what = data->kind == 1 ? "store" : "load";
+  if (data->log_alignment == 0) fail({"", data->line, nullptr}, "%s outside its object", what);
   fail({"", data->line, nullptr}, "%s at an address that is not a multiple of %u%s",
-       data->kind == 1 ? "store" : "load", 1u << data->log_alignment,
+       what, 1u << data->log_alignment,
        pointer ? "" : ": a null pointer");
+}
+
+// What it calls where an index leaves an array whose size its type tells, under -fsanitize=bounds:
+// registers of a thread, mostly, which no access above sees.
+struct OutOfBounds {
+  const char* file;
+  std::uint32_t line, column;
+};
+
+extern "C" void __ubsan_handle_out_of_bounds(OutOfBounds* data, std::uintptr_t index) {
+  if (!self) return;
+  fail({"", data->line, nullptr}, "index %zd is outside its array",
+       static_cast<std::ptrdiff_t>(index));
 }

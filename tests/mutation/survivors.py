@@ -1,0 +1,90 @@
+"""Changes that nothing notices, and why: each was looked at.
+
+A row stands for changes of one kind to lines that contain its code. A survivor without a row fails
+a test; what is written here is shown beside it by tests.mutation.run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tests.mutation.jobs import Row
+
+
+@dataclass(frozen=True)
+class Known:
+    """Expressions that must be found in a row's kernel, operator, line, and what changed."""
+
+    kernel: str
+    operator: str
+    code: str
+    change: str
+    why: str
+
+
+GUARDED: Final = "one round more does nothing: the test inside the loop stops it"
+SLOWER: Final = "the same result, later or with more memory: only speed tells"
+REDUNDANT: Final = "redundant: "
+UNUSED: Final = "the value is used nowhere: "
+SAME: Final = "the same by arithmetic: "
+
+KNOWN: Final[tuple[Known, ...]] = (
+    # All kernels.
+    Known("", "shift comparison", "for (int i = 0; i <  ITEMS; ++i)", "", GUARDED),
+    # write_kv
+    Known("write_kv", "shift comparison", "pass <  PASSES", "", GUARDED),
+    Known("write_kv", "next number", "SKIPPED = -1", "", SAME + "any negative number marks it"),
+    # merge_states
+    Known("merge", "shift comparison", "i <  LANE_VECTORS", "", GUARDED),
+    Known("merge", "drop choice|next number", "float scale = total == 0.0f", "",
+          REDUNDANT + "total is 0 where both sides are empty, and share_of gives 0 for those"),
+    Known("merge", "next number", "float pivot = top == -INFINITE", "0.0f -> 1.0f",
+          SAME + "any finite pivot does where both sides are empty"),
+    Known("merge", "next number", "if (inside && lane == 0)", "0 -> 1",
+          SAME + "any one lane of the row may write its lse"),
+    # decode
+    Known("decode", "remove jump|shift comparison|if false", "if (token >", "", SLOWER),
+    Known("decode", "wait", "wait_copies<0", "",
+          REDUNDANT + "past a part's end load_tile copies nothing, so all groups left are empty"),
+    Known("decode", "late commit", "commit_copies()", "",
+          SAME + "K and V in one group, or nothing between: a later wait covers more"),
+    Known("decode", "late barrier", "__syncwarp()", "advance(", SAME + "advance is no copy"),
+    Known("decode", "shift comparison", "chunk <  DIM / 8", "", GUARDED),
+    Known("decode", "shift comparison", "distance <  32", "",
+          SAME + "lane ^ 32 is the lane itself, and its maximum with itself the same"),
+    Known("decode", "shift comparison", "v <  V_TILES", "", GUARDED),
+    Known("decode", "shift comparison", "first <  num_active", "",
+          SAME + "a batch of no parts has weights of 0"),
+    Known("decode", "drop choice", "constexpr int LINE", "",
+          SAME + "the numbers of a sum have no bit in common, so an xor adds in any line"),
+    Known("decode", "drop choice", "constexpr int LANES = PITCH < 8", "", SLOWER),
+    Known("decode", "drop choice", "max == -INFINITE ? 0.0f : max", "",
+          REDUNDANT + "with no weight -inf + log2(0) is -inf too"),
+    Known("decode", "drop bound", "max(seq_len, 0)", "-> (seq_len)", "no length is negative"),
+    Known("decode", "drop bound", "min(num_splits, ceil_div(num_rounds", "-> (num_splits)", SLOWER),
+    Known("decode", "drop bound", "max(num_parts, 1)", "-> (1)", SLOWER),
+    Known("decode", "drop bound", "part.begin = max(begin, part_begin)", "-> (begin)",
+          REDUNDANT + "a part's tiles begin at part_begin, so no token before it is asked about"),
+    Known("decode", "drop shuffle", "known to be uniform", "", "a hint to the compiler"),
+    Known("decode", "assignment|drop choice", "from_row = visible ? from_row", "",
+          REDUNDANT + "a copy of no bytes reads nothing, wherever it points"),
+    Known("decode", "drop condition", "if (is_visible(part, token + row) &&", "",
+          REDUNDANT + "rows that are not visible are zeros in shared memory"),
+)  # fmt: skip
+
+
+def reason(row: Row) -> str:
+    """Why a row survives; empty if nobody knows."""
+    change = f"{row.before} -> {row.after}"
+    for known in KNOWN:
+        found = (
+            re.search(known.kernel, row.kernel)
+            and re.search(known.operator, row.operator)
+            and known.code in row.code
+            and known.change in change
+        )
+        if found:
+            return known.why
+    return ""
