@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from bench import capacity_report as report
 from bench.block_peers import Hits, Missing, Speed, compare_hits, time_indexes, time_managers
 from bench.capacity import Capacity, contiguous, paged
@@ -97,6 +99,7 @@ def main() -> None:
     print(", ".join(f"{name} {value}" for name, value in where.items()))
     traces = {name: load_trace(given.traces, name) for name in given.only}
     num_slots = given.blocks * report.BLOCK_SIZE
+    torch.set_num_threads(1)
     # Speed first: nothing else has filled the heap yet.
     missing: Missing = {}
     speeds: list[Speed] = []

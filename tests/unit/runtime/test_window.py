@@ -110,3 +110,40 @@ def test_what_the_window_left_behind_cannot_be_cut_to() -> None:
     with pytest.raises(CacheError, match="cut to 40 tokens of 64"):
         manager.truncate(sequence, 40)
     assert sequence.num_computed == 64
+
+
+def test_a_way_that_others_have_rebuilt_is_not_followed() -> None:
+    """S stands behind a run of which it holds nothing; its end goes, and T puts another there."""
+    manager = BlockManager(5, 2, window=2)
+    store = KvStore(manager)
+    s = manager.new_sequence([1, 1, 2, 2, 3])
+    store.start(s)
+    for tokens in ([9] * 5, [1, 1, 8], [1, 1, 5, 5, 6]):
+        other = manager.new_sequence(tokens)
+        store.start(other)
+        manager.free(other)
+    assert manager.match_prefix([1, 1, 5, 5, 0]) == 4
+    s.append(7)
+    assert store.step(s, 6)
+    assert manager.match_prefix([1, 1, 5, 5, 3, 7, 0]) == 4  # (3, 7) followed (2, 2)
+    store.check(s)
+    manager.check_integrity()
+
+
+def test_a_branch_leaves_the_index_with_the_block_that_it_grew_from() -> None:
+    manager = BlockManager(6, 2, window=2)
+    store = KvStore(manager)
+    trunk, branch = manager.new_sequence([1, 1, 2, 2, 3, 3, 4]), manager.new_sequence([1, 1, 5])
+    store.start(trunk)  # leaves three blocks behind at once
+    assert store.start(branch) == 2
+    branch.append([5, 6])
+    assert store.step(branch, 5)  # a branch behind the first block, which it leaves behind
+    manager.free(trunk)
+    other = manager.new_sequence([9] * 8)
+    store.start(other)
+    manager.check_integrity()
+    store.check(branch)
+    for sequence in (branch, other):
+        manager.free(sequence)
+    manager.check_integrity()
+    assert manager.num_available == 6
