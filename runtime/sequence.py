@@ -151,8 +151,15 @@ class Sequence:
         self._dirty = end
         return begin, end
 
+    def take_changes(self) -> tuple[int, list[int]]:
+        """What write_block_table would write, for a table that is kept elsewhere: the first column
+        that changed since the last call of either, and the block ids from there on."""
+        begin, end = self._dirty, self.num_blocks
+        self._dirty = end
+        return (begin, self._table[begin:end].tolist()) if begin < end else (end, [])
+
     def forget_row(self) -> None:
-        """The next write_block_table writes all columns: the sequence moved to another row."""
+        """The next of them gives all columns: the sequence moved to another row."""
         self._dirty = 0
 
     def reserve(self, num_blocks: int) -> None:
