@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -163,8 +164,9 @@ def test_beams_are_those_of_transformers(ops: Ops, beam: BeamParams, stop: list[
 
 @pytest.mark.parametrize("costs", [SWAP, RECOMPUTE], ids=["swap", "recompute"])
 @pytest.mark.parametrize("num_blocks", [19, 20, 22, 26])
+@pytest.mark.parametrize("ageing_steps", [1, 3, 100])
 def test_beams_that_press_each_other_out_of_memory_get_through(
-    ops: Ops, costs: Any, num_blocks: int
+    ops: Ops, costs: Any, num_blocks: int, ageing_steps: int
 ) -> None:
     """Each family needs most of the pool, and waits for those of its own that lost their place."""
     given = prompts((9, 10, 11, 13))
@@ -172,6 +174,7 @@ def test_beams_that_press_each_other_out_of_memory_get_through(
     options: dict[str, Any] = {"num_host_blocks": 100, "costs": costs, "max_num_seqs": 12}
     calm = engine(ops, num_blocks=200).generate(requests(given, beam=beam, n=4))
     one = engine(ops, num_blocks=num_blocks, watermark=0.0, **options)
+    one.scheduler.limits = replace(one.scheduler.limits, ageing_steps=ageing_steps)
     mixed = requests(given, beam=beam, n=4)
     others = requests(prompts())
     handles = [one.submit(request) for pair in zip(mixed, others, strict=False) for request in pair]
