@@ -87,12 +87,11 @@ class Executor:
 def records(chunks: Iterable[Chunk]) -> list[SequenceInput]:
     """A step's chunks for the batch builder, with the block ids that changed."""
     found = []
-    for chunk in chunks:
-        job, position = chunk.job, chunk.position
+    for job, position, num_tokens, samples in chunks:
         sequence = job.sequence
         first, block_ids = sequence.take_changes()
-        tokens = sequence.tokens[position : position + chunk.num_tokens].tolist()
-        found.append(SequenceInput(job.row, tokens, position, block_ids, first, int(chunk.samples)))
+        tokens = sequence.tokens_from(position, position + num_tokens)
+        found.append(SequenceInput(job.row, tokens, position, block_ids, first, int(samples)))
     return found
 
 

@@ -109,6 +109,11 @@ class Sequence:
         """A view of the token ids: [num_tokens] int32."""
         return self._tokens[: self.num_tokens]
 
+    def tokens_from(self, begin: int, end: int) -> list[int]:
+        """The ids at positions [begin, end), as plain numbers."""
+        ids: list[int] = self._tokens[begin:end].tolist()
+        return ids
+
     @property
     def block_table(self) -> Ids:
         """A view of the block ids: [num_blocks] int64. Valid until the manager is called again."""
