@@ -186,8 +186,13 @@ def to_json(rows: Sequence[Row], roofs: Roofs, environment: Environment) -> dict
 
 def write_json(data: dict[str, Any], bench: str, options: Options) -> Path:
     """Write a report where the options say, or among the committed results."""
+    return write_report(data, bench, options.json_path)
+
+
+def write_report(data: dict[str, Any], bench: str, chosen: Path | None) -> Path:
+    """Write a report to a path, or among the committed results."""
     gpu = re.sub(r"\W+", "-", str(data["environment"]["gpu"])).strip("-").lower()
-    path = options.json_path or RESULTS / f"{bench}-{gpu}.json"
+    path = chosen or RESULTS / f"{bench}-{gpu}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data, indent=1) + "\n")
     return path

@@ -12,9 +12,17 @@ from typing import Annotated
 
 import typer
 
-from pagegen import __version__, build as building, explain as explaining, views
+from pagegen import (
+    __version__,
+    build as building,
+    explain as explaining,
+    generate as generating,
+    views,
+)
 from pagegen.console import Screen
 from pagegen.errors import BuildError, PagegenError, VerifyError
+from pagegen.generate import Setting
+from pagegen.prompts import Prompt
 from pagegen.proof import prove
 from pagegen.spec import load
 
@@ -166,6 +174,34 @@ def explain(
     ]
     screen.table(*views.floor_rows(loaded, floors))
     screen.document([views.floor_document(floor) for floor in floors])
+
+
+@app.command()
+def generate(
+    spec: OneSpec,
+    prompt: Annotated[str | None, typer.Option(help="go on from this text")] = None,
+    requests: Annotated[
+        Path | None, typer.Option(help="serve a file: one JSON object a line", metavar="FILE.jsonl")
+    ] = None,
+    model: Annotated[str, typer.Option(help="a name, a folder or a .gguf file")] = "",
+    max_new_tokens: Annotated[int, typer.Option(help="of each answer")] = 128,
+    temperature: Annotated[float, typer.Option(help="0: the likeliest token")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0: all tokens")] = 0,
+    top_p: Annotated[float, typer.Option()] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="of the random numbers")] = None,
+    backend: Annotated[str, typer.Option(help="cuda, triton or torch")] = "",
+    device: Annotated[str, typer.Option(help="cuda or cpu")] = "",
+    raw: Annotated[bool, typer.Option("--raw", help="no chat form around prompts")] = False,
+    max_num_seqs: Annotated[int, typer.Option(min=1, help="sequences at once")] = 64,
+    num_blocks: Annotated[int, typer.Option(min=0, help="of the cache; 0: what fits")] = 0,
+    out: Out = GENERATED,
+    as_json: Json = False,
+) -> None:
+    """Run a model on the spec's kernels: stream one prompt's text, or serve a file of requests."""
+    setting = Setting(spec, out, model, backend, device, raw, num_blocks, max_num_seqs)
+    default = Prompt(prompt or "", max_new_tokens, temperature, top_k, top_p, seed=seed)
+    screen = Screen(as_json)
+    generating.generate(screen, setting, default, requests, has_prompt=prompt is not None)
 
 
 @app.command("ls")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceInput:
+class SequenceInput(NamedTuple):
     """What a step runs of one sequence. The scheduler fills it.
 
     row          of the block table that is this sequence's while it runs, 0 to max_num_seqs - 1

@@ -17,48 +17,21 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pagegen.errors import RequestError
+from pagegen.runtime.admission import check_fits
 from pagegen.runtime.block_manager import DEFAULT, BlockManager
 from pagegen.runtime.job import Job, State
+from pagegen.runtime.limits import Limits
 from pagegen.runtime.preemption import Costs
 from pagegen.runtime.sequence import Namespace
 from pagegen.runtime.step import Draft, Step
 
 LOOK_UP_STEPS = 16  # between two looks for a waiting job's prefix
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Of a step and of a sequence. Raises RequestError for limits under which nothing runs.
-
-    watermark: share of all blocks that stay available when a job is admitted, so that those that
-    run do not preempt it at once. ageing_steps: after so many, who waits counts as one priority
-    better. max_chunk: tokens of one prompt in one step; 0: all that the step has room for.
-    """
-
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    max_model_len: int
-    watermark: float = 0.01
-    ageing_steps: int = 100
-    max_chunk: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = (self.max_num_batched_tokens, self.max_num_seqs, self.ageing_steps)
-        if min(sizes) < 1 or self.max_model_len < 2 or self.max_chunk < 0:
-            raise RequestError(f"{self}", allowed="sizes of at least 1, max_model_len 2 or more")
-        if self.max_num_seqs > self.max_num_batched_tokens:
-            raise RequestError(
-                f"{self.max_num_seqs} sequences in {self.max_num_batched_tokens} tokens",
-                allowed="a token for each sequence",
-            )
-        if not 0.0 <= self.watermark < 1.0:
-            raise RequestError(f"a watermark of {self.watermark}", allowed="0 up to 1")
+FIRST = -(2**40)  # a priority that nobody ages past
 
 
 class Scheduler:
@@ -84,12 +57,19 @@ class Scheduler:
         stop_token_ids: frozenset[int] = frozenset(),
         priority: int = 0,
         width: int = 1,
+        together: bool = False,
         namespace: Namespace = DEFAULT,
     ) -> Job:
-        """Queue a prompt: [num_tokens] ids. Raises RequestError for what can never run."""
+        """Queue a prompt: [num_tokens] ids. Raises RequestError for what can never run.
+
+        width: sequences that it may become by forks. together: none of them goes on before all
+        have a token (beam search), so that all must fit at once.
+        """
         length = len(np.asarray(prompt))
         most = self.limits.max_model_len
-        self._check(name, length, max_new_tokens, width)
+        check_fits(
+            self.manager, self.limits, name, length, max_new_tokens, width, together=together
+        )
         sequence = self.manager.new_sequence(prompt, namespace)
         job = Job(
             name, sequence, min(length + max_new_tokens, most), stop_token_ids, priority,
@@ -98,31 +78,6 @@ class Scheduler:
         self._arrivals += 1
         self.waiting.append(job)
         return job
-
-    def _check(self, name: str, length: int, max_new_tokens: int, width: int) -> None:
-        limits, manager = self.limits, self.manager
-        if not 1 <= length < limits.max_model_len:
-            raise RequestError(
-                f"{name}: a prompt of {length} tokens",
-                allowed=f"1 to {limits.max_model_len - 1}: max_model_len is "
-                f"{limits.max_model_len}, and a token is to follow",
-            )
-        if max_new_tokens < 1 or not 1 <= width <= limits.max_num_seqs:
-            raise RequestError(
-                f"{name}: {max_new_tokens} new tokens, {width} sequences",
-                allowed=f"at least 1 token, 1 to {limits.max_num_seqs} sequences",
-            )
-        # The last token is never written. A window lets go of what it has passed.
-        needed = min(length + max_new_tokens, limits.max_model_len) - 1
-        if manager.ledger.window is not None:
-            needed = min(needed, manager.ledger.window + limits.max_num_batched_tokens)
-        if needed > manager.max_tokens:
-            raise RequestError(
-                f"{name}: {needed} tokens in the cache",
-                allowed=f"{manager.max_tokens}: {manager.pool.num_usable} blocks of "
-                f"{manager.block_size} tokens",
-                remedy="ask for fewer tokens, or give the cache more memory",
-            )
 
     def fork(self, job: Job, name: str) -> Job:
         """A job that goes on from the same tokens and shares their blocks; of `job`'s width."""
@@ -139,6 +94,18 @@ class Scheduler:
         self._reserved -= 1
         self._run(child, job.rank)
         return child
+
+    def hand_over(self, job: Job, heir: Job) -> None:
+        """End a running job; another of its family may fork as many times more."""
+        width = job.width
+        self.abort(job)
+        heir.width += width
+        self._reserved += width
+
+    def lend(self, job: Job, other: Job) -> None:
+        """Let another of the family fork once in a job's stead."""
+        job.width -= 1
+        other.width += 1
 
     def abort(self, job: Job) -> None:
         """End a job in whatever state it is; its blocks are free at once."""
@@ -169,7 +136,21 @@ class Scheduler:
                 self._extend(job, draft)
         if not draft.preempted:
             self._admit(draft)
+            if not draft.chunks and not draft.swapped_in and self.waiting:
+                self._let_through(draft)
         return draft.step()
+
+    def _let_through(self, draft: Draft) -> None:
+        """All that run wait for one of their family that waits for memory, which they hold.
+
+        The first family goes before all others until it ends, and these make room for it.
+        """
+        family = self.running[0].arrival
+        for job in (*self.running, *self.waiting):
+            if job.arrival == family:
+                job.priority, job.rank = FIRST, (FIRST, family)
+        for job in [job for job in reversed(self.running) if job.arrival != family]:
+            self._preempt(job, draft)
 
     def _extend(self, job: Job, draft: Draft) -> None:
         """Slots for the next tokens of a running job, whoever must make room."""
@@ -226,40 +207,40 @@ class Scheduler:
         """Give a waiting job blocks and its first chunk; False if it does not fit now."""
         manager, sequence = self.manager, job.sequence
         keep_free = int(self.limits.watermark * manager.pool.num_usable) if self.running else 0
+        # All of it must fit, though it comes in chunks: else its own chunks would preempt it.
+        whole = job.state is State.SWAPPED or manager.ledger.window is None
+        if whole and self._missing(job) + keep_free > manager.num_available:
+            return False
         if job.state is State.SWAPPED:
-            missing = manager.ledger.num_blocks_of(sequence.num_tokens) - sequence.first_block
-            if missing + keep_free > manager.num_available:
-                return False
             pairs = manager.swap_in(sequence)
             if pairs is None:
                 return False
             draft.swapped_in.append(pairs)
-        else:
-            # All of it must fit, though it comes in chunks: else its own chunks would preempt it.
-            if manager.ledger.window is None and self._missing(job) + keep_free > (
-                manager.num_available
-            ):
-                return False
-            chunk = self._chunk(sequence.num_tokens, draft)
-            if manager.admit(sequence, chunk, keep_free=keep_free) is None:
-                return False
+        elif (
+            manager.admit(sequence, self._chunk(sequence.num_tokens, draft), keep_free=keep_free)
+            is None
+        ):
+            return False
         self._run(job, self._order(job))
         self._reserved += job.width - 1
         num_tokens = self._chunk(job.num_to_compute, draft)
+        if num_tokens == 0:  # it waits for its family
+            return True
         copies = manager.allocate(sequence, sequence.num_computed + num_tokens)
         if copies is not None:  # else it runs from the next step on
             draft.add(job, num_tokens, copies)
         return True
 
     def _missing(self, job: Job) -> int:
-        """Blocks that a job without any needs for its tokens so far, less what is cached.
+        """Blocks that a waiting job needs for its tokens so far, less what is cached.
 
         Looking that up takes as long as the prompt is, so who waits is looked up now and then.
         """
         if job.looked_up_at < 0 or self.step_number - job.looked_up_at >= LOOK_UP_STEPS:
-            cached = self.manager.match_prefix(job.sequence.tokens, job.sequence.namespace)
-            uncached = job.sequence.num_tokens - cached
-            job.num_missing = self.manager.ledger.num_blocks_of(uncached)
+            manager, sequence = self.manager, job.sequence
+            cached = manager.match_prefix(sequence.tokens, sequence.namespace)
+            there = max(cached // manager.block_size, sequence.first_block)
+            job.num_missing = manager.ledger.num_blocks_of(sequence.num_tokens) - there
             job.looked_up_at = self.step_number
         return job.num_missing
 
@@ -282,15 +263,22 @@ class Scheduler:
 
         Returns the jobs that ended with it. Jobs aborted meanwhile are passed over.
         """
-        finished = []
+        self.commit(step)
+        jobs = [chunk.job for chunk in step.chunks if chunk.samples]
+        alive = [job for job in jobs if job.state is State.RUNNING]
+        return tuple(job for job in alive if self.append(job, tokens[job]))
+
+    def commit(self, step: Step) -> None:
+        """The KV of a step's chunks is in the cache. Forks come between this and `append`: then
+        each sequence gets a token of its own from the same logits."""
         for chunk in step.chunks:
-            job = chunk.job
-            if job.state is not State.RUNNING:
-                continue
-            self.manager.commit(job.sequence, chunk.position + chunk.num_tokens)
-            if chunk.samples:
-                job.sequence.append(tokens[job])
-                if job.ends_with(tokens[job]):
-                    self.abort(job)
-                    finished.append(job)
-        return tuple(finished)
+            if chunk.job.state is State.RUNNING:
+                self.manager.commit(chunk.job.sequence, chunk.position + chunk.num_tokens)
+
+    def append(self, job: Job, token: int) -> bool:
+        """Give a job its next token; True if it ended with it."""
+        job.sequence.append(token)
+        ended = job.ends_with(token)
+        if ended:
+            self.abort(job)
+        return ended

@@ -109,6 +109,11 @@ class Sequence:
         """A view of the token ids: [num_tokens] int32."""
         return self._tokens[: self.num_tokens]
 
+    def tokens_from(self, begin: int, end: int) -> list[int]:
+        """The ids at positions [begin, end), as plain numbers."""
+        ids: list[int] = self._tokens[begin:end].tolist()
+        return ids
+
     @property
     def block_table(self) -> Ids:
         """A view of the block ids: [num_blocks] int64. Valid until the manager is called again."""
@@ -151,8 +156,15 @@ class Sequence:
         self._dirty = end
         return begin, end
 
+    def take_changes(self) -> tuple[int, list[int]]:
+        """What write_block_table would write, for a table that is kept elsewhere: the first column
+        that changed since the last call of either, and the block ids from there on."""
+        begin, end = self._dirty, self.num_blocks
+        self._dirty = end
+        return (begin, self._table[begin:end].tolist()) if begin < end else (end, [])
+
     def forget_row(self) -> None:
-        """The next write_block_table writes all columns: the sequence moved to another row."""
+        """The next of them gives all columns: the sequence moved to another row."""
         self._dirty = 0
 
     def reserve(self, num_blocks: int) -> None:

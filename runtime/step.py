@@ -6,6 +6,7 @@ It knows no rule: the scheduler decides, this keeps the books.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,7 @@ from pagegen.runtime.job import Job
 NO_PAIRS = np.zeros((0, 2), np.int64)
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Tokens [position, position + num_tokens) of a job. `samples`: its next token is wanted."""
 
     job: Job

@@ -30,7 +30,7 @@ FLOORS: tuple[dict[str, str], ...] = (
     {"emit": "emit package", "compile": "compile"},
     {"build": "build folder", "runtime": "runtime", "simulate": "simulate"},
     {"verify": "verify cases oracle"},
-    {"cli": "cli console views proof __main__"},
+    {"cli": "cli console views proof generate prompts __main__"},
 )
 # Along a floor only where one room names what the other declares.
 ALONG = {("spec", "plan")}

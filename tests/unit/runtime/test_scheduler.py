@@ -6,8 +6,8 @@ import pytest
 
 from pagegen.errors import RequestError
 from pagegen.runtime.job import State
+from pagegen.runtime.limits import Limits
 from pagegen.runtime.preemption import Costs
-from pagegen.runtime.scheduler import Limits
 from pagegen.runtime.sequence import Namespace
 from tests.unit.runtime.world import RECOMPUTE, SWAP, answer, submit, world
 

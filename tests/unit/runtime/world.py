@@ -13,8 +13,9 @@ from hashlib import blake2b
 
 from pagegen.runtime.block_manager import BlockManager
 from pagegen.runtime.job import Job, State
+from pagegen.runtime.limits import Limits
 from pagegen.runtime.preemption import Costs
-from pagegen.runtime.scheduler import Limits, Scheduler
+from pagegen.runtime.scheduler import Scheduler
 from pagegen.runtime.step import Step
 
 VOCABULARY = 50
