@@ -17,8 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pagegen.plan import KERNELS
-from tests.mutation.jobs import Job, Row, jobs, lost, work
+from tests.mutation.jobs import Job, jobs, lost, work
 from tests.mutation.pool import run_all
+from tests.mutation.rows import Row
 from tests.mutation.survivors import reason
 from tests.mutation.workshop import Workshop
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tests.mutation.jobs import Row
+from tests.mutation.rows import Row
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,11 @@ KNOWN: Final[tuple[Known, ...]] = (
     Known("prefill", "drop choice", "seq_row = visible ? work.first_row", "first_row + row)",
           REDUNDANT + "a copy of no bytes reads nothing, wherever it points"),
     Known("prefill", "remove call", "attend(work.last_full, Whole{})", "", SLOWER),
+    Known("prefill", "force flag", "static constexpr bool value = false", "", SLOWER),
+    Known("prefill", "force flag", "bool moves = false;", "-> true", SLOWER),
+    Known("prefill", "if true", "if (__any_sync(0xffffffffu, moves))", "", SLOWER),
+    Known("prefill", "drop choice", "constexpr int STEP = masked.value", "", SLOWER),
+    Known("prefill", "if true", "if constexpr (masked.value)", "", SLOWER),
 )  # fmt: skip
 
 
