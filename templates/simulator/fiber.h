@@ -4,9 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <new>
 
 #if !defined(__x86_64__) || !defined(__linux__)
@@ -82,8 +82,9 @@ class Fiber {
   // `entry` must not return: it leaves for good.
   void prepare(Stack& stack, void (*entry)()) {
     stack_ = &stack;
-    // NaN in every format: what a kernel's own variables hold before it sets them.
-    std::memset(stack.top() - POISONED, 0xff, POISONED);
+    // What a kernel's own variables hold before it sets them: NaN in every format, and a large
+    // number.
+    std::fill_n(reinterpret_cast<std::uint16_t*>(stack.top() - POISONED), POISONED / 2, 0x7ffe);
 #ifdef PAGEGEN_UCONTEXT
     getcontext(&inside_);
     inside_.uc_stack.ss_sp = stack.bottom();

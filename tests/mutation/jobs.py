@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from pagegen.plan import Kernel
 from tests.mutation.mutants import Mutant, Rule, mutants
 from tests.mutation.pool import run_all
+from tests.mutation.rows import Row
 from tests.mutation.specs import plans_of, specs_of
+from tests.mutation.survivors import reason
 from tests.mutation.sync_rules import ORDERING, SYNC_RULES
 from tests.mutation.trials import trials
 from tests.mutation.value_rules import VALUE_RULES
@@ -30,21 +32,6 @@ class Job:
     kernel: str  # with its variant
     operator: str
     tries: tuple[tuple[Target, Mutant], ...]
-
-
-@dataclass(frozen=True)
-class Row:
-    """What became of one change."""
-
-    kernel: str
-    operator: str
-    outcome: str
-    by: str
-    detail: str
-    line: int
-    code: str  # the whole line
-    before: str
-    after: str
 
 
 def is_about_order(operator: str) -> bool:
@@ -99,15 +86,17 @@ def jobs(
 
 
 def work(job: Job) -> Row:
-    """Try one change until it is caught."""
+    """Try one change until it is caught; one that is known to survive on a single spec."""
     rows: dict[str, Row] = {}
     for target, mutant in job.tries:
         one = target.plan.checked or not is_about_order(job.operator)
         seeds = SEEDS[:1] if one else SEEDS
         verdict = judge(target, mutant, seeds)
-        rows.setdefault(verdict.outcome, row_of(job, mutant, verdict))
-        if verdict.outcome in ("caught", "does not compile"):
-            return rows[verdict.outcome]
+        row = row_of(job, mutant, verdict)
+        rows.setdefault(row.outcome, row)
+        is_known = row.outcome == "survived" and reason(row) != ""
+        if is_known or row.outcome in ("caught", "does not compile"):
+            return row
     return rows.get("survived") or rows["same code"]
 
 

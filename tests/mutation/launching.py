@@ -30,6 +30,7 @@ class Simulated:
         self.simulator = simulator
         self.seed = 0
         self.bank_conflicts = 0  # of the plan's launches so far
+        self.overrides: dict[str, int] = {}  # arguments that a call has no words for
 
     def launch(self, plan: Plan, grid: int, arguments: Arguments) -> None:
         """One launch, one block after the other: two runs are the same."""
@@ -42,7 +43,7 @@ class Simulated:
             grid=grid,
             num_threads=plan.num_threads,
             shared_bytes=plan.dynamic_smem_bytes,
-            values=arguments,
+            values={**arguments, **self.overrides},
             seed=self.seed,
             workers=1,
         )

@@ -17,8 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from pagegen.plan import KERNELS
-from tests.mutation.jobs import Job, Row, jobs, lost, work
+from tests.mutation.jobs import Job, jobs, lost, work
 from tests.mutation.pool import run_all
+from tests.mutation.rows import Row
 from tests.mutation.survivors import reason
 from tests.mutation.workshop import Workshop
 
@@ -59,6 +60,8 @@ def run(name: str, found: Sequence[Job], num_processes: int) -> list[Row]:
     begin = shown = time.monotonic()
     for _, row in run_all(found, work, lost, num_processes):
         rows.append(row)
+        if row.outcome == "survived":
+            print(*survivor(row), sep="\n", file=sys.stderr)
         now = time.monotonic()
         if now - shown > 15 or len(rows) == len(found):
             shown = now
@@ -68,6 +71,16 @@ def run(name: str, found: Sequence[Job], num_processes: int) -> list[Row]:
                 f"{now - begin:.0f} s", file=sys.stderr, flush=True,
             )  # fmt: skip
     return rows
+
+
+def survivor(row: Row) -> list[str]:
+    """Where, what, and why if that is known."""
+    return [
+        f"  {row.kernel}:{row.line} ({row.detail}) {row.operator}",
+        f"    {row.code}",
+        f"    {row.before!r} -> {row.after!r}",
+        f"    {reason(row) or 'NOT EXPLAINED'}",
+    ]
 
 
 def table(rows: Sequence[Row], column: str) -> list[str]:
@@ -92,10 +105,7 @@ def report(rows: Sequence[Row]) -> str:
     lines += ["", "survivors"]
     for row in rows:
         if row.outcome == "survived":
-            lines.append(f"  {row.kernel}:{row.line} ({row.detail}) {row.operator}")
-            lines.append(f"    {row.code}")
-            lines.append(f"    {row.before!r} -> {row.after!r}")
-            lines.append(f"    {reason(row) or 'NOT EXPLAINED'}")
+            lines += survivor(row)
     return "\n".join(lines)
 
 

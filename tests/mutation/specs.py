@@ -15,8 +15,8 @@ from tests.kernels.specs import make_spec
 from tests.specimens import specimen
 
 ATTENTION: Final[dict[str, dict[str, Any]]] = {
-    # Padding: 40 is no multiple of 16. No tile of keys lies in one block of 24.
-    "padded": {"heads": (6, 2), "dims": (40, 40), "block_size": 24, "layout": "HND"},
+    # Padding: 40 is no multiple of 16. No tile of keys lies in one block of 24. V wider than K.
+    "padded": {"heads": (6, 2), "dims": (40, 72), "block_size": 24, "layout": "HND"},
     # Two columns of query heads, two blocks of 13 and 12 for a KV head, K wider than V.
     "window": {
         "heads": (25, 1), "dims": (64, 32), "block_size": 4, "lookup": "csr", "window": 46,

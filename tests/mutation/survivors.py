@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tests.mutation.jobs import Row
+from tests.mutation.rows import Row
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,31 @@ KNOWN: Final[tuple[Known, ...]] = (
           REDUNDANT + "a copy of no bytes reads nothing, wherever it points"),
     Known("decode", "drop condition", "if (is_visible(part, token + row) &&", "",
           REDUNDANT + "rows that are not visible are zeros in shared memory"),
+    # prefill
+    Known("prefill", "shift comparison", "offset <  count", "",
+          SAME + "the sequence after the last candidate begins past every tile"),
+    Known("prefill", "shift comparison", "pass <  TILE_M / ROWS", "",
+          SAME + "rows more lie where K's first tile comes later"),
+    Known("prefill", "shift comparison|drop condition", "const bool visible = (key + ID_ROWS >", "",
+          SAME + "an id more is read, of keys that nobody sees"),
+    Known("prefill", "", "Q_HELD", "", "no plan holds q in registers: Q_HELD is always 0"),
+    Known("prefill", "", "q[m][i] = held", "", "no plan holds q in registers: Q_HELD is always 0"),
+    Known("prefill", "shift comparison", "SLACK", "", SAME + "any reference gives one result"),
+    Known("prefill", "shift comparison", "row <  TILE_M + NUM_STAGES * TILE_N", "",
+          SAME + "16 bytes more, where V comes later"),
+    Known("prefill", "shift comparison", "pass <  MOST_PASSES", "", GUARDED),
+    Known("prefill", "drop condition", "column + LANES * CHUNK <= HEAD_ELEMENTS ||", "",
+          SAME + "the first term says for a whole line, at compile time, what the second says"),
+    Known("prefill", "drop condition", "const bool unseen = MASKED &&", "MASKED &&",
+          SAME + "in a whole tile every row has seen something"),
+    Known("prefill", "drop choice", "seq_row = visible ? work.first_row", "first_row + row)",
+          REDUNDANT + "a copy of no bytes reads nothing, wherever it points"),
+    Known("prefill", "remove call", "attend(work.last_full, Whole{})", "", SLOWER),
+    Known("prefill", "force flag", "static constexpr bool value = false", "", SLOWER),
+    Known("prefill", "force flag", "bool moves = false;", "-> true", SLOWER),
+    Known("prefill", "if true", "if (__any_sync(0xffffffffu, moves))", "", SLOWER),
+    Known("prefill", "drop choice", "constexpr int STEP = masked.value", "", SLOWER),
+    Known("prefill", "if true", "if constexpr (masked.value)", "", SLOWER),
 )  # fmt: skip
 
 

@@ -126,7 +126,8 @@ def attention(spec: Spec, plan: Plan) -> Iterator[Trial]:
                 (case.q.shape[0] + 2, spec.num_q_heads + 1, spec.head_dim_v + 8), GUARD
             ).to(case.q.dtype)
             out = memory[1:-1, :-1, :-8].fill_(math.nan)
-            found = call(kernels, spec, plan, case, num_splits, out=out, write_lse=write_lse)
+            kernels.overrides = {"write_lse": int(write_lse)}
+            found = call(kernels, spec, plan, case, num_splits, out=out)
             assert found.fault == (0, 0, 0, 0), f"fault {found.fault}"
             compare(case, found, want, write_lse)
             out.fill_(GUARD)
@@ -139,7 +140,7 @@ def attention(spec: Spec, plan: Plan) -> Iterator[Trial]:
     if plan.checked:  # mostly the default's lines: faults are what it has of its own
         made = (made[1], *(row for row in made if row[0].name in ("exact", "more queries")))
     yield from (trial(case, num_splits, True) for case, num_splits in made)
-    if plan.kernel == "decode" and not plan.checked:
+    if not plan.checked:
         yield from (trial(case, num_splits, False) for case, num_splits in made[-2:])
 
 
@@ -152,13 +153,18 @@ def expected(spec: Spec, case: Case) -> tuple[Tensor, Tensor]:
 
 
 def call(
-    kernels: Simulated, spec: Spec, plan: Plan, case: Case, num_splits: int, **options: Any
+    kernels: Simulated,
+    spec: Spec,
+    plan: Plan,
+    case: Case,
+    num_splits: int,
+    out: Tensor | None = None,
 ) -> Result:
     """One call as a host makes it; decode's counters are looked at after it."""
     launcher = cast(Any, kernels)  # takes what an Interpreter takes
     if plan.kernel == "decode":
-        return run_decode(launcher, plan, case, spec.layout, num_splits=num_splits, **options)
-    return run_prefill(launcher, plan, case, spec.layout, out=options.get("out"))
+        return run_decode(launcher, plan, case, spec.layout, num_splits=num_splits, out=out)
+    return run_prefill(launcher, plan, case, spec.layout, out=out)
 
 
 def compare(case: Case, found: Result, want: tuple[Tensor, Tensor], write_lse: bool) -> None:
@@ -182,6 +188,7 @@ def faulty(spec: Spec, plan: Plan) -> Iterator[Trial]:
         want = None if fault.same_as is None else expected(spec, fault.same_as)
 
         def run(kernels: Simulated) -> None:
+            kernels.overrides = {}
             found = call(kernels, spec, plan, fault.case, 2)
             assert found.fault in fault.reports, f"{found.fault}, not {fault.reports}"
             if fault.finite:
