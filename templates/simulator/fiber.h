@@ -16,6 +16,7 @@
 #include <ucontext.h>
 #endif
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -82,6 +83,9 @@ class Fiber {
   // `entry` must not return: it leaves for good.
   void prepare(Stack& stack, void (*entry)()) {
     stack_ = &stack;
+#ifdef __SANITIZE_ADDRESS__
+    __asan_unpoison_memory_region(stack.top() - POISONED, POISONED);  // the last thread's frames
+#endif
     // What a kernel's own variables hold before it sets them: NaN in every format, and a large
     // number.
     std::fill_n(reinterpret_cast<std::uint16_t*>(stack.top() - POISONED), POISONED / 2, 0x7ffe);
