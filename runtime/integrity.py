@@ -97,7 +97,8 @@ def _check_runs(cache: PrefixCache) -> None:
         if parent is not cache.root:
             assert parent.depth < run.depth <= parent.depth + parent.length, "a child in the air"
         ids = run.ids[: run.length].tolist()
-        assert not seen & set(ids), "a block in two runs"
+        assert min(ids) >= cache.pool.first, "a null block in a run"
+        assert len(set(ids)) == run.length and not seen & set(ids), "a block in two places"
         seen |= set(ids)
         idle = np.zeros(run.length, np.bool_)
         last = run.length + 1

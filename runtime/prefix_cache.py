@@ -173,8 +173,6 @@ class PrefixCache:
                 front = Segment(run, before, begin)
                 self.lru[front] = None
                 kept.append(front)
-            if segment.end > end:
-                break
         segments += kept[::-1]
 
     def release(self, run: Run, begin: int, dead: NDArray[np.bool_]) -> None:

@@ -123,6 +123,13 @@ def test_table_rows_are_written_where_they_changed() -> None:
     manager.allocate(sequence, 5)
     assert sequence.write_block_table(row) == (2, 3)
     assert row.tolist() == [0, 1, 2, -7]
+    manager.truncate(sequence, 4)
+    spare = manager.new_sequence([9])
+    manager.admit(spare)  # takes the block that was given back
+    sequence.append(6)
+    manager.allocate(sequence, 5)
+    assert sequence.write_block_table(row) == (2, 3)
+    assert row.tolist() == [0, 1, 3, -7]
     other = torch.full((4,), -7, dtype=torch.int32)
     sequence.forget_row()
     assert sequence.write_block_table(other) == (0, 3)

@@ -147,3 +147,21 @@ def test_a_branch_leaves_the_index_with_the_block_that_it_grew_from() -> None:
         manager.free(sequence)
     manager.check_integrity()
     assert manager.num_available == 6
+
+
+def test_a_way_that_was_held_to_the_last_is_followed_on() -> None:
+    """Others come and go behind the block that S stands on: that is no reason to stop."""
+    manager = BlockManager(4, 4, window=2)
+    store = KvStore(manager)
+    s = manager.new_sequence([1, 1, 1, 1])
+    store.start(s)
+    for tokens in ([1, 1, 1, 1, 2, 2, 2, 2, 2], [9] * 8):
+        other = manager.new_sequence(tokens)
+        store.start(other)
+        manager.free(other)
+    s.append([3, 3, 3, 3])
+    assert store.step(s, 5)  # leaves the first block behind
+    assert s.first_block == 1
+    assert store.step(s, 8)
+    assert s.is_publishing and s.num_published == 2
+    manager.check_integrity()
