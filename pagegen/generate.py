@@ -16,6 +16,7 @@ from pagegen import build as building
 from pagegen.console import Screen
 from pagegen.errors import BuildError, DeviceError, ModelError, RequestError
 from pagegen.prompts import Prompt, read_prompts
+from pagegen.proof import switched_on
 from pagegen.spec import Spec, load
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ def open_engine(screen: Screen, setting: Setting) -> tuple[Engine, Any]:
         raise ModelError(
             f"{spec.name} names no model", remedy="--model FOLDER, which holds config.json"
         )
-    # First of all: without it a build of a minute would be for nothing. It is quiet from now on.
-    transformers().utils.logging.disable_progress_bar()
+    # First of all: without it a build of a minute would be for nothing.
+    with switched_on(TQDM_DISABLE="1"):  # read when it is imported: bars of its own beside ours
+        transformers().utils.logging.disable_progress_bar()
     device = _device(setting.device)
     folder = _package(screen, spec, setting)
 
@@ -74,7 +76,8 @@ def open_engine(screen: Screen, setting: Setting) -> tuple[Engine, Any]:
     ops = loader.load(folder, setting.backend or None)
     with bar(screen, "load") as step:
         step(name, 0, 1)
-        loaded = load_model(name, dtype=spec.dtype_query, device=device)
+        with switched_on(TQDM_DISABLE="1"):
+            loaded = load_model(name, dtype=spec.dtype_query, device=device)
         step(name, 1, 1)
     engine = Engine(
         ops,
@@ -109,29 +112,22 @@ def _package(screen: Screen, spec: Spec, setting: Setting) -> Path:
 def submit(engine: Engine, tokenizer: Any, prompt: Prompt, *, raw: bool, where: str) -> Handle:
     """Queue a prompt, in the model's chat form if it has one. Raises RequestError."""
     from pagegen.runtime.request import Request
-    from pagegen.runtime.sampling_params import SamplingParams
 
     if getattr(tokenizer, "chat_template", None) and not raw:
         turn = [{"role": "user", "content": prompt.text}]
         ids = tokenizer.apply_chat_template(turn, add_generation_prompt=True)["input_ids"]
     else:
         ids = tokenizer(prompt.text)["input_ids"]
-    sampling = SamplingParams(
-        prompt.temperature, prompt.top_k, prompt.top_p, prompt.min_p, prompt.seed
-    )
-    try:
-        return engine.submit(
-            Request(
-                ids,
-                sampling,
-                max_new_tokens=prompt.max_new_tokens,
-                n=prompt.n,
-                priority=prompt.priority,
-                name=where,
-            )
+    return engine.submit(
+        Request(
+            ids,
+            prompt.sampling(),
+            max_new_tokens=prompt.max_new_tokens,
+            n=prompt.n,
+            priority=prompt.priority,
+            name=where,
         )
-    except RequestError as error:
-        raise RequestError(error.asked, allowed=error.allowed, remedy=error.remedy) from error
+    )
 
 
 @dataclass
@@ -256,6 +252,7 @@ def generate(
         )
     if not setting.spec.is_file():
         raise BuildError("no such spec", where=str(setting.spec))
+    prompt.sampling()  # refused before a model is loaded
     if requests is None:
         say(screen, setting, prompt)
     else:

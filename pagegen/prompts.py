@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pagegen.errors import RequestError
+from pagegen.runtime.sampling_params import SamplingParams
 
 KEYS = (
     "prompt", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "n", "priority",
@@ -30,6 +31,10 @@ class Prompt:
     seed: int | None = None
     n: int = 1
     priority: int = 0
+
+    def sampling(self) -> SamplingParams:
+        """Raises RequestError for values out of range."""
+        return SamplingParams(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
 
 
 def read_prompts(path: Path, default: Prompt) -> list[Prompt]:
@@ -68,4 +73,9 @@ def _prompt(line: str, default: Prompt, where: str) -> Prompt:
         if not good and name != "prompt" and not (name == "seed" and value is None):
             raise RequestError(f"{name} {value!r}", allowed="a number", where=where)
         values["text" if name == "prompt" else name] = value
-    return Prompt(**values)
+    prompt = Prompt(**values)
+    try:
+        prompt.sampling()
+    except RequestError as error:
+        raise RequestError(error.asked, allowed=error.allowed, where=where) from error
+    return prompt

@@ -164,6 +164,8 @@ class Scheduler:
         draft.add(job, num_tokens, copies)
 
     def _chunk(self, wanted: int, draft: Draft) -> int:
+        if wanted == 1:  # a sequence that decodes, the most of them
+            return 1
         most = draft.budget if not self.limits.max_chunk else self.limits.max_chunk
         return min(wanted, draft.budget, most)
 
