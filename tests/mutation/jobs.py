@@ -67,15 +67,18 @@ def jobs(
     *,
     only_spec: str = "",
     variant: str = "",
+    few: bool = False,
 ) -> list[Job]:
     """All changes to one kernel, to those of its texts that have the line.
 
     A change belongs to the default variant if that has the line; the checked one is tried after it.
+    few: not all will be tried, so texts are measured when they are needed, but for the first.
     """
     found = targets(kernel, "default", workshop, only_spec)
     found += targets(kernel, "checked", workshop, only_spec)[:CHECKED_SPECS]
     tries: dict[tuple[str, ...], list[tuple[Target, Mutant]]] = {}
-    for target in measured(found, num_processes):
+    now = 1 if few else len(found)
+    for target in (*measured(found[:now], num_processes), *found[now:]):
         for mutant in mutants(target.text, RULES):
             tries.setdefault(mutant.key, []).append((target, mutant))
     made = (
@@ -102,10 +105,9 @@ def work(job: Job) -> Row:
 
 def row_of(job: Job, mutant: Mutant, verdict: Verdict) -> Row:
     """For the table."""
-    code = mutant.original.splitlines()[mutant.line - 1].strip()
     return Row(
-        job.kernel, job.operator, verdict.outcome, verdict.by, verdict.detail, mutant.line, code,
-        mutant.before, mutant.after,
+        job.kernel, job.operator, verdict.outcome, verdict.by, verdict.detail, mutant.line,
+        mutant.code, mutant.before, mutant.after,
     )  # fmt: skip
 
 

@@ -43,18 +43,26 @@ Rule = Callable[[Tokens], Iterator[Change]]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed text. `key` is the same for the same change to another spec's text."""
+    """A change to one text. `key` is the same for the same change to another spec's text."""
 
     operator: str
     key: tuple[str, ...]
     line: int
+    code: str  # the whole line
     before: str
     after: str
-    text: str
-    original: str  # the text unchanged, with the mutant's columns
+    base: str
+    edits: tuple[Edit, ...]
 
-    def __str__(self) -> str:
-        return f"{self.operator}, line {self.line}: {self.before!r} -> {self.after!r}"
+    @property
+    def text(self) -> str:
+        """The changed text."""
+        return apply(self.base, self.edits)[0]
+
+    @property
+    def original(self) -> str:
+        """The text unchanged, with the columns of the changed one."""
+        return apply(self.base, self.edits)[1]
 
 
 def one_line(text: str) -> str:
@@ -86,7 +94,7 @@ def mutants(text: str, rules: tuple[Rule, ...]) -> Iterator[Mutant]:
     banned = [found.span() for found in LEFT_ALONE.finditer(text)]
     functions = [(found.start(), one_line(found.group())) for found in FUNCTION.finditer(text)]
     lines = text.splitlines()
-    seen: set[str] = set()
+    seen: set[int] = set()
     times: Counter[tuple[str, ...]] = Counter()
     for rule in rules:
         for change in rule(tokens):
@@ -94,16 +102,14 @@ def mutants(text: str, rules: tuple[Rule, ...]) -> Iterator[Mutant]:
             if any(begin <= edit.begin < end for begin, end in banned):
                 continue
             mutant, original = apply(text, change.edits)
-            if mutant in seen or mutant == original:
+            if hash(mutant) in seen or mutant == original:
                 continue
-            seen.add(mutant)
+            seen.add(hash(mutant))
             line = tokens.line_of(edit.begin)
             inside = [name for begin, name in functions if begin <= edit.begin]
-            before = one_line(text[edit.begin : edit.end])
-            after = one_line(edit.put)
             code = lines[line - 1].strip()
+            before, after = one_line(text[edit.begin : edit.end]), one_line(edit.put)
             place = (change.operator, inside[-1] if inside else "", code, before, after)
             times[place] += 1
-            yield Mutant(
-                change.operator, (*place, str(times[place])), line, before, after, mutant, original
-            )
+            key = (*place, str(times[place]))
+            yield Mutant(change.operator, key, line, code, before, after, text, change.edits)

@@ -16,7 +16,6 @@ from tests.mutation.pool import run_all
 from tests.mutation.survivors import reason
 from tests.mutation.workshop import Workshop
 
-SPEC = {"decode": "padded", "prefill": "padded"}  # the others have one spec of this name each
 STEP = 40  # of the sample
 
 
@@ -27,9 +26,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
 
 
 def jobs_of(kernel: Kernel, workshop: Workshop) -> list[Job]:
-    """Every change of one spec."""
-    processes = os.cpu_count() or 1
-    return jobs(kernel, workshop, processes, only_spec=SPEC.get(kernel, "bf16"))
+    """Every change to a kernel."""
+    return jobs(kernel, workshop, os.cpu_count() or 1, few=True)
 
 
 def check(found: list[Job], least: int) -> None:

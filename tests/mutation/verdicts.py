@@ -88,10 +88,10 @@ def judge(target: Target, mutant: Mutant, seeds: tuple[int, ...]) -> Verdict:
         kernels = target.kernels(mutant.text)
     except CompileError:
         return Verdict("does not compile")
-    assert target.taken is not None
+    taken = target.taken or measure(target)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_PROF, PATIENCE * len(seeds) * (1 + target.taken.seconds))
-    verdict = tried(target, kernels, seeds, target.taken.conflicts)
+    signal.setitimer(signal.ITIMER_PROF, PATIENCE * len(seeds) * (1 + taken.seconds))
+    verdict = tried(target, kernels, seeds, taken.conflicts)
     signal.setitimer(signal.ITIMER_PROF, 0)
     if verdict.outcome == "survived":
         codes = (target.workshop.object_code(text) for text in (mutant.text, mutant.original))
