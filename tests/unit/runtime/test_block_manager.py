@@ -287,20 +287,3 @@ def test_two_thousand_requests_leave_every_block_behind(prefix_caching: bool) ->
     manager.check_integrity()
     assert manager.gauges().used_blocks == 0
     assert manager.num_available == 40 and manager.host.num_free == 20
-
-
-def test_work_in_flight_is_over_before_its_blocks_are_written_again() -> None:
-    """Two steps deep: the second step of A is queued when A turns out to have ended."""
-    manager = BlockManager(2, 2)
-    store = KvStore(manager)
-    a = manager.new_sequence([1, 2])
-    store.start(a)
-    a.append(3)
-    manager.allocate(a, 3)
-    late = manager.slot_mapping(a, 2, 3)
-    manager.free(a)
-    b = manager.new_sequence([7, 8, 9])
-    assert manager.admit(b) == 0
-    store.device.reshape(-1)[late] = 12345  # A's last write, queued before B's first
-    store.run(b, 3)
-    store.check(b)
