@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagegen.runtime.block_manager import BlockManager
-from tests.unit.runtime.kv_store import KvStore
+from tests.kv_store import KvStore
 
 
 def test_work_in_flight_is_over_before_its_blocks_are_written_again() -> None:
