@@ -16,7 +16,6 @@ from pagegen import build as building
 from pagegen.console import Screen
 from pagegen.errors import BuildError, DeviceError, ModelError, RequestError
 from pagegen.prompts import Prompt, read_prompts
-from pagegen.proof import switched_on
 from pagegen.spec import Spec, load
 
 if TYPE_CHECKING:
@@ -64,8 +63,7 @@ def open_engine(screen: Screen, setting: Setting) -> tuple[Engine, Any]:
             f"{spec.name} names no model", remedy="--model FOLDER, which holds config.json"
         )
     # First of all: without it a build of a minute would be for nothing.
-    with switched_on(TQDM_DISABLE="1"):  # read when it is imported: bars of its own beside ours
-        transformers().utils.logging.disable_progress_bar()
+    transformers().utils.logging.disable_progress_bar()  # beside our own
     device = _device(setting.device)
     folder = _package(screen, spec, setting)
 
@@ -76,8 +74,7 @@ def open_engine(screen: Screen, setting: Setting) -> tuple[Engine, Any]:
     ops = loader.load(folder, setting.backend or None)
     with bar(screen, "load") as step:
         step(name, 0, 1)
-        with switched_on(TQDM_DISABLE="1"):
-            loaded = load_model(name, dtype=spec.dtype_query, device=device)
+        loaded = load_model(name, dtype=spec.dtype_query, device=device)
         step(name, 1, 1)
     engine = Engine(
         ops,
