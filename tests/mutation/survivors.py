@@ -60,8 +60,6 @@ KNOWN: Final[tuple[Known, ...]] = (
           SAME + "a batch of no parts has weights of 0"),
     Known("decode", "drop choice", "constexpr int LINE_BYTES", "",
           SAME + "the numbers of a sum have no bit in common, so an xor adds in any line"),
-    Known("decode", "next number", "FETCH_TILES = 32", "",
-          "a gap of the cases: it shows past 32 tiles of one warp, more than any case has"),
     Known("decode", "drop modulus", "first_id = index % FETCH_TILES", "",
           SAME + "a shuffle counts lanes modulo 32, which FETCH_TILES * TILE_IDS is"),
     Known("decode", "drop choice", "constexpr int LANES = PITCH < 8", "", SLOWER),

@@ -68,7 +68,7 @@ def attention_cases(spec: Spec, kernel: Kernel) -> Iterator[tuple[Case, int]]:
         base = cases.make_case(shape, "ragged", [0, *lengths], [1] * (len(lengths) + 1), seed=1)
         yield base, 1
         yield cases.strided(base, spec.layout), 3
-        long = cases.make_case(shape, "long", [777 + window, 1700, 1700], [1] * 3, seed=2)
+        long = cases.make_case(shape, "long", [777 + window, 2200, 1700], [1] * 3, seed=2)
         yield long, 1
         yield long, 13
         yield sharp(spec, long), 13
